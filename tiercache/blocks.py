@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vocabulary: keys, group kinds, groups and the lineage of a request.
+
+Covers names only: nothing here knows slots, policies or an engine.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from typing import NewType
+
+#: Block hash followed by the group id, 4 bytes big-endian.
+Key = NewType("Key", bytes)
+BlockHash = bytes
+
+GROUP_SUFFIX_BYTES = 4
+#: Slots are multiples of this many bytes, so that direct I/O can address each of them.
+SLOT_ALIGNMENT = 4096
+
+
+class GroupKind(StrEnum):
+    """What a prefix needs from a KV-cache group."""
+
+    FULL = "full"
+    """Every block of the prefix (full attention)."""
+    WINDOW = "window"
+    """The trailing blocks of the prefix (sliding window)."""
+    STATE = "state"
+    """One recurrent state, exactly at the boundary (Mamba, GDN, linear attention)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """One KV-cache group of the engine.
+
+    ``tokens_per_chunk`` tokens share a slot of ``slot_bytes`` bytes (per worker). ``window_chunks``
+    is the number of trailing chunks that a ``WINDOW`` group needs. A ``draft`` group
+    (speculative decoding) is looked up one chunk beyond the boundary that is served.
+    """
+
+    group_id: int
+    kind: GroupKind
+    tokens_per_chunk: int
+    slot_bytes: int
+    window_chunks: int | None = None
+    draft: bool = False
+
+
+def make_key(block_hash: BlockHash, group_id: int) -> Key:
+    return Key(block_hash + group_id.to_bytes(GROUP_SUFFIX_BYTES, "big"))
+
+
+def key_hash(key: Key) -> BlockHash:
+    return key[:-GROUP_SUFFIX_BYTES]
+
+
+def key_group(key: Key) -> int:
+    return int.from_bytes(key[-GROUP_SUFFIX_BYTES:], "big")
+
+
+def group_suffix(group_id: int) -> bytes:
+    return group_id.to_bytes(GROUP_SUFFIX_BYTES, "big")
+
+
+def by_group(keys: Iterable[Key]) -> Iterator[tuple[int, list[Key]]]:
+    """Split keys into runs of one group each, in their order."""
+    for suffix, run in groupby(keys, key=lambda key: key[-GROUP_SUFFIX_BYTES:]):
+        yield int.from_bytes(suffix, "big"), list(run)
+
+
+def align_slot(size: int) -> int:
+    """Round ``size`` bytes up to what a slot occupies."""
+    return -(-size // SLOT_ALIGNMENT) * SLOT_ALIGNMENT

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error this package raises on purpose: one base, flat children, lower-case messages."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class TierCacheError(Exception):
+    """Base of all errors raised by tiercache."""
+
+
+class ConfigError(TierCacheError, ValueError):
+    """A setting cannot be used. The message names the key, the value and what is allowed."""
+
+    def __init__(self, key: str, value: object, allowed: str) -> None:
+        self.key = key
+        self.value = value
+        self.allowed = allowed
+        super().__init__(f"{key}: {value!r} is not allowed; allowed: {allowed}")
+
+
+class UnknownKeyError(ConfigError):
+    """A setting that does not exist; names the nearest one that does."""
+
+    def __init__(self, key: str, value: object, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = get_close_matches(key, names, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        super().__init__(key, value, f"{hint}known keys are {', '.join(names)}")
+
+
+class OutOfMemoryError(TierCacheError):
+    """Host memory does not hold what was asked for. Both numbers are in the message, in bytes."""
+
+    def __init__(self, needed: int, available: int) -> None:
+        self.needed = needed
+        self.available = available
+        super().__init__(
+            f"the arena needs {needed} bytes ({needed / 2**30:.2f} GiB) "
+            f"but only {available} bytes ({available / 2**30:.2f} GiB) are available"
+        )
+
+
+class UnsupportedError(TierCacheError):
+    """A model, topology or engine version that cannot be served; the message says why."""
+
+
+class InvariantError(TierCacheError, AssertionError):
+    """``validate()`` found state that must never exist."""
