@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
+from operator import itemgetter
 from typing import NewType
 
 #: Block hash followed by the group id, 4 bytes big-endian.
@@ -63,12 +64,44 @@ def group_suffix(group_id: int) -> bytes:
     return group_id.to_bytes(GROUP_SUFFIX_BYTES, "big")
 
 
-def by_group(keys: Iterable[Key]) -> Iterator[tuple[int, list[Key]]]:
-    """Split keys into runs of one group each, in their order."""
-    for suffix, run in groupby(keys, key=lambda key: key[-GROUP_SUFFIX_BYTES:]):
-        yield int.from_bytes(suffix, "big"), list(run)
+def by_group(keys: Iterable[Key]) -> dict[int, list[Key]]:
+    """Sort keys into groups, keeping their order; a key given twice counts once."""
+    grouped: dict[int, list[Key]] = {}
+    for suffix, run in groupby(dict.fromkeys(keys), key=_SUFFIX):
+        grouped.setdefault(int.from_bytes(suffix, "big"), []).extend(run)
+    return grouped
+
+
+_SUFFIX = itemgetter(slice(-GROUP_SUFFIX_BYTES, None))
 
 
 def align_slot(size: int) -> int:
     """Round ``size`` bytes up to what a slot occupies."""
     return -(-size // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+
+
+class Lineage:
+    """The block hashes of one request, oldest first.
+
+    Hash ``i`` stands for the whole prefix of ``(i + 1) * tokens_per_hash`` tokens, as hashes are
+    chained: two lineages that share hash ``i`` share everything before it. The sequence may grow
+    while its request runs; what it holds never changes.
+    """
+
+    __slots__ = ("_indexes", "hashes", "tokens_per_hash")
+
+    def __init__(self, hashes: Sequence[BlockHash], tokens_per_hash: int) -> None:
+        self.hashes = hashes
+        self.tokens_per_hash = tokens_per_hash
+        self._indexes: dict[BlockHash, int] = {}
+
+    def index(self, block_hash: BlockHash) -> int | None:
+        """Index of ``block_hash``, or None if it is not on this lineage."""
+        for i in range(len(self._indexes), len(self.hashes)):
+            self._indexes[self.hashes[i]] = i
+        return self._indexes.get(block_hash)
+
+    def key(self, group_id: int, tokens: int) -> Key | None:
+        """Key of the block of ``group_id`` that ends at ``tokens``, or None beyond the hashes."""
+        index = tokens // self.tokens_per_hash - 1
+        return make_key(self.hashes[index], group_id) if index < len(self.hashes) else None

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine-free public API: a cache of KV blocks over the tiers that are configured.
+
+Covers what a serving engine, the replay and the tests drive. It decides and keeps the books; the
+bytes are copied by whoever owns the memory.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from tiercache.admission import OfferCounter
+from tiercache.blocks import BlockHash, GroupKind, GroupSpec, Key
+from tiercache.events import Journal
+from tiercache.primary import PrimaryTier, Reservation
+from tiercache.reasons import explain
+from tiercache.requests import Request
+from tiercache.restore import RestorePlan
+from tiercache.slots import Presence, SlotCounts
+
+
+class TieredCache:
+    """A tiered cache of KV blocks.
+
+    A request is opened with its block hashes, planned and loaded, stored block by block, and
+    finished:
+
+    >>> from tiercache.blocks import GroupKind, GroupSpec, make_key
+    >>> attention = GroupSpec(0, GroupKind.FULL, tokens_per_chunk=16, slot_bytes=4096)
+    >>> recurrent = GroupSpec(1, GroupKind.STATE, tokens_per_chunk=16, slot_bytes=8192)
+    >>> cache = TieredCache([attention, recurrent], {0: 8, 1: 2}, tokens_per_hash=16)
+    >>> hashes = [bytes([i]) * 32 for i in range(4)]
+    >>> blocks = [make_key(block_hash, 0) for block_hash in hashes[:3]]
+
+    The first turn, a prompt of 50 tokens, stores three attention blocks and one state:
+
+    >>> first = cache.open("turn 1", hashes[:3])
+    >>> reservation = cache.reserve(first, [*blocks, make_key(hashes[2], 1)])
+    >>> reservation.slots                       # numbered within each group
+    [0, 1, 2, 0]
+    >>> cache.commit(reservation.keys)          # the copies are done
+    >>> cache.finish(first)
+
+    The second turn, 70 tokens on the same prefix, resumes from that state:
+
+    >>> second = cache.open("turn 2", hashes)
+    >>> plan = cache.plan(second, limit=69)
+    >>> plan.boundary
+    48
+    >>> needed = [*blocks, make_key(hashes[2], 1)]
+    >>> cache.load(second, needed)
+    [0, 1, 2, 0]
+    >>> cache.release(needed)                   # the copies are done
+    >>> cache.explain(second, plan)
+    'restores 48 tokens up to 48: block of group 0 at 64 tokens was never stored'
+
+    Args:
+        groups: the groups that are cached.
+        slots: slots of the primary tier per group id.
+        tokens_per_hash: tokens that one block hash stands for.
+        policy, demote, keep_blocks, demote_forks: see `tiercache.primary.PrimaryTier`.
+        store_threshold, max_tracker_size: see `tiercache.admission.OfferCounter`.
+        clock: seconds since the epoch, used to date evictions.
+
+    Locking: none; the caller holds one lock across every plan and the load that follows it.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[GroupSpec],
+        slots: Mapping[int, int],
+        *,
+        tokens_per_hash: int,
+        policy: str = "lru",
+        demote: bool = True,
+        keep_blocks: int = 3,
+        demote_forks: bool = False,
+        store_threshold: int = 0,
+        max_tracker_size: int = 64_000,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.groups = {group.group_id: group for group in groups}
+        self.primary = PrimaryTier(
+            groups,
+            slots,
+            tokens_per_hash=tokens_per_hash,
+            policy=policy,
+            demote=demote,
+            keep_blocks=keep_blocks,
+            demote_forks=demote_forks,
+            clock=clock,
+        )
+        self._offers = OfferCounter(store_threshold, max_tracker_size)
+
+    @property
+    def journal(self) -> Journal:
+        """Counters, listeners and the memory of what was evicted."""
+        return self.primary.journal
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether some group can end a restore before the attention prefix ends."""
+        return any(group.kind is not GroupKind.FULL for group in self.groups.values())
+
+    def open(self, request_id: str, hashes: Sequence[BlockHash]) -> Request:
+        """Begin a request. ``hashes`` may grow while it runs; it is not copied."""
+        return self.primary.open(request_id, hashes)
+
+    def plan(self, request: Request, *, limit: int, start: int = 0) -> RestorePlan:
+        """How far the request can be restored beyond ``start`` tokens, at most to ``limit``."""
+        return self.primary.plan(request, start=start, limit=limit)
+
+    def explain(self, request: Request, plan: RestorePlan) -> str:
+        """One sentence on what ``plan`` restores and what ended it."""
+        return explain(plan, request.lineage, self.groups, self.journal.fate)
+
+    def state(self, key: Key) -> Presence:
+        """Whether ``key`` is missing, being written, or ready."""
+        return self.primary.state(key)
+
+    def reserve(self, request: Request, keys: Iterable[Key]) -> Reservation | None:
+        """Reserve slots for those of ``keys`` that have none and are admitted.
+
+        None, and nothing changed, if one group has no room for all of its keys.
+        """
+        return self.primary.reserve(request, self._offers.admit(keys))
+
+    def commit(self, keys: Iterable[Key]) -> None:
+        """The blocks of ``keys`` are written: make them readable."""
+        self.primary.commit(keys)
+
+    def fail(self, keys: Iterable[Key]) -> None:
+        """The blocks of ``keys`` could not be written: free their slots."""
+        self.primary.fail(keys)
+
+    def load(self, request: Request, keys: Iterable[Key]) -> list[int]:
+        """Pin ready keys and return their slots. Raises KeyError if one is not ready."""
+        return self.primary.pin(request, keys)
+
+    def release(self, keys: Iterable[Key]) -> None:
+        """The load of ``keys`` is over: unpin them."""
+        self.primary.unpin(keys)
+
+    def finish(self, request: Request) -> None:
+        """End a request: commit what it used as recent, demote what it superseded."""
+        self.primary.finish(request)
+
+    def reset(self) -> None:
+        """Drop everything; running requests go on from nothing."""
+        self.primary.reset()
+        self._offers.clear()
+
+    def counts(self) -> dict[int, SlotCounts]:
+        """Slots of the primary tier by state, per group."""
+        return self.primary.counts()
+
+    def validate(self) -> None:
+        """Check every invariant in O(slots); raises InvariantError."""
+        self.primary.validate()

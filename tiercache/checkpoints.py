@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints and their lineages: what supersedes what, and what strands when one goes.
+
+Covers complete checkpoints only (the states of all state groups at one boundary); slots and
+eviction orders are elsewhere.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, KeysView, Sequence
+
+from tiercache.blocks import BlockHash, Lineage
+from tiercache.errors import InvariantError
+
+
+class Checkpoint:
+    """The states at one boundary of one prefix.
+
+    ``hashes[: index + 1]`` are the block hashes of the prefix; ``hashes`` belongs to the request
+    that stored the checkpoint and may go on beyond it. ``parent`` is the nearest checkpoint
+    before it on the same prefix, ``children`` the nearest ones behind it.
+    """
+
+    __slots__ = ("children", "demoted", "hashes", "index", "parent")
+
+    def __init__(self, hashes: Sequence[BlockHash], index: int) -> None:
+        self.hashes = hashes
+        self.index = index
+        self.demoted = False
+        self.parent: Checkpoint | None = None
+        self.children: set[Checkpoint] = set()
+
+    @property
+    def block_hash(self) -> BlockHash:
+        return self.hashes[self.index]
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether two or more continuations go on from here."""
+        return len(self.children) > 1
+
+    def leads_to(self, other: "Checkpoint") -> bool:
+        return other.index > self.index and other.hashes[self.index] == self.block_hash
+
+    def attach(self, parent: "Checkpoint") -> None:
+        if self.parent is not None:
+            self.parent.children.discard(self)
+        self.parent = parent
+        parent.children.add(self)
+
+
+class CheckpointTree:
+    """All live checkpoints, each below the nearest one before it on its prefix.
+
+    Invariant: a leaf is never demoted, so every child of a checkpoint stands for a live
+    continuation. Locking: none, as for the pools. A lookup walks the lineage backwards from its
+    end to the first checkpoint: O(hashes) dictionary reads.
+    """
+
+    def __init__(self) -> None:
+        self._root = Checkpoint((), -1)
+        self._nodes: dict[BlockHash, Checkpoint] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[Checkpoint]:
+        return iter(self._nodes.values())
+
+    @property
+    def hashes(self) -> KeysView[BlockHash]:
+        """Hashes of the boundaries that have a checkpoint."""
+        return self._nodes.keys()
+
+    def get(self, block_hash: BlockHash) -> Checkpoint | None:
+        return self._nodes.get(block_hash)
+
+    def on(self, lineage: Lineage, end: int | None = None) -> Iterator[Checkpoint]:
+        """Checkpoints on ``lineage`` with an index below ``end``, the deepest first."""
+        node = self._deepest(lineage.hashes, len(lineage.hashes) if end is None else end)
+        while node is not self._root:
+            yield node
+            assert node.parent is not None
+            node = node.parent
+
+    def _deepest(self, hashes: Sequence[BlockHash], end: int) -> Checkpoint:
+        nodes = self._nodes
+        for index in range(min(end, len(hashes)) - 1, -1, -1):
+            node = nodes.get(hashes[index])
+            if node is not None:
+                return node
+        return self._root
+
+    def add(self, lineage: Lineage, index: int) -> Checkpoint:
+        """Add the checkpoint that ends at hash ``index`` of ``lineage``, between its neighbours."""
+        node = Checkpoint(lineage.hashes, index)
+        parent = self._deepest(lineage.hashes, index)
+        for child in [child for child in parent.children if node.leads_to(child)]:
+            child.attach(node)
+        node.attach(parent)
+        self._nodes[node.block_hash] = node
+        return node
+
+    def remove(self, node: Checkpoint) -> Checkpoint | None:
+        """Take ``node`` out and hand its children to its parent.
+
+        Returns the parent if that was demoted and is the newest of its lineage again: its
+        demotion is undone here, and the caller must undo it in the eviction orders.
+        """
+        parent = node.parent
+        assert parent is not None
+        del self._nodes[node.block_hash]
+        parent.children.discard(node)
+        for child in list(node.children):
+            child.attach(parent)
+        if parent.children or not parent.demoted:
+            return None
+        parent.demoted = False
+        return parent
+
+    def superseded(
+        self, lineage: Lineage, *, keep_hashes: int, demote_forks: bool
+    ) -> list[Checkpoint]:
+        """Checkpoints that the newest one on ``lineage`` replaces, the oldest first.
+
+        Counted from the newest checkpoint, not from the end of the request, whose last blocks
+        may never get a state: those within ``keep_hashes`` hashes before it are kept.
+        """
+        nodes = list(self.on(lineage))
+        return [
+            node
+            for node in reversed(nodes)
+            if node.index <= nodes[0].index - keep_hashes
+            and not node.demoted
+            and (demote_forks or not node.is_fork)
+        ]
+
+    def stranded(self, node: Checkpoint) -> tuple[int, int]:
+        """Range of indexes on ``node.hashes`` that no checkpoint serves once ``node`` is gone."""
+        if node.children:
+            return 0, 0
+        assert node.parent is not None
+        start = node.parent.index + 1
+        for sibling in node.parent.children - {node}:
+            start = max(start, _first_difference(node.hashes, sibling.hashes, start))
+        return start, len(node.hashes)
+
+    def clear(self) -> None:
+        self._nodes.clear()
+        self._root.children.clear()
+
+    def validate(self) -> None:
+        """Check every invariant of the tree; raises InvariantError."""
+        for block_hash, node in self._nodes.items():
+            parent = node.parent
+            checks = {
+                "filed under its hash": node.block_hash == block_hash,
+                "below its parent": parent is not None and node in parent.children,
+                "on its parent's prefix": parent is self._root
+                or (parent is not None and parent.leads_to(node)),
+                "a leaf is live": bool(node.children) or not node.demoted,
+            }
+            for invariant, holds in checks.items():
+                if not holds:
+                    raise InvariantError(f"checkpoint {block_hash.hex()}: {invariant}: violated")
+
+
+def _first_difference(a: Sequence[BlockHash], b: Sequence[BlockHash], start: int) -> int:
+    """First index from ``start`` on at which two chains differ; they agree before ``start``.
+
+    Hashes are chained, so once they differ they differ for good: bisection finds the place.
+    """
+    end = min(len(a), len(b))
+    return bisect_left(range(end), True, lo=min(start, end), key=lambda i: a[i] != b[i])

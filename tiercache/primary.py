@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The primary tier: the pools of all groups together, and the checkpoints across them.
+
+Covers reserve, commit, fail, pin, finish and demotion. It moves no bytes and knows no engine;
+how far a prefix can be restored is decided in ``restore``.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tiercache.blocks import (
+    GROUP_SUFFIX_BYTES,
+    BlockHash,
+    GroupKind,
+    GroupSpec,
+    Key,
+    Lineage,
+    by_group,
+    key_hash,
+    make_key,
+)
+from tiercache.checkpoints import Checkpoint, CheckpointTree
+from tiercache.errors import InvariantError
+from tiercache.events import EventKind, Journal
+from tiercache.policies import Evicted, make_policy
+from tiercache.requests import Request
+from tiercache.restore import Planner, RestorePlan
+from tiercache.slots import Presence, SlotCounts, SlotPool
+
+
+class Reservation(NamedTuple):
+    """New slots: ``slots[i]`` of its group is to be filled with the block of ``keys[i]``."""
+
+    keys: list[Key]
+    slots: list[int]
+    evicted: list[Key]
+
+
+class PrimaryTier:
+    """All groups of the primary tier.
+
+    Args:
+        groups: the groups that are cached.
+        slots: slots per group id.
+        tokens_per_hash: tokens that one block hash stands for.
+        policy: name of the eviction policy of every pool.
+        demote: whether superseded states are demoted.
+        keep_blocks: how many blocks before the newest state keep theirs.
+        demote_forks: whether a checkpoint with several continuations can be superseded.
+        clock: seconds; used to remember when an entry was evicted.
+
+    Locking: none; the caller holds one lock across every lookup and the pin that follows it.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[GroupSpec],
+        slots: Mapping[int, int],
+        *,
+        tokens_per_hash: int,
+        policy: str = "lru",
+        demote: bool = True,
+        keep_blocks: int = 3,
+        demote_forks: bool = False,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.pools = {
+            spec.group_id: SlotPool(spec, slots[spec.group_id], make_policy(policy, slots[spec.group_id]))
+            for spec in groups
+        }
+        self.tree = CheckpointTree()
+        self.journal = Journal(clock)
+        self.tokens_per_hash = tokens_per_hash
+        self._demote = demote
+        self._keep_blocks = keep_blocks
+        self._demote_forks = demote_forks
+        self._planner = Planner(groups)
+        self._states = [p for p in self.pools.values() if p.spec.kind is GroupKind.STATE]
+        self._fulls = [p for p in self.pools.values() if p.spec.kind is GroupKind.FULL]
+        self._open: dict[str, Request] = {}
+        self._writers: dict[Key, Request] = {}
+        self._arriving: Counter[BlockHash] = Counter()
+
+    # --- requests
+
+    def open(self, request_id: str, hashes: Sequence[BlockHash]) -> Request:
+        """Begin a request whose block hashes are, or will grow to be, ``hashes``."""
+        request = Request(request_id, Lineage(hashes, self.tokens_per_hash))
+        self._open[request_id] = request
+        return request
+
+    def finish(self, request: Request) -> None:
+        """Commit the recency of what the request used; then demote what it superseded.
+
+        The demotion waits until no state of the request is in flight.
+        """
+        for group_id, used in request.used.items():
+            pool = self.pools[group_id]
+            pool.policy.settle(used, tail_first=pool.spec.kind is GroupKind.FULL)
+            if pool.spec.kind is GroupKind.STATE:
+                self._revive(used)
+        request.used.clear()
+        request.finished = True
+        self._open.pop(request.request_id, None)
+        self._conclude(request)
+
+    def plan(self, request: Request, *, start: int, limit: int) -> RestorePlan:
+        """How far beyond ``start`` tokens the request can be restored, at most to ``limit``."""
+        boundaries = self._boundaries(request.lineage, limit)
+        return self._planner.plan(
+            request.lineage, self.state, boundaries, start=start, limit=limit
+        )
+
+    def _boundaries(self, lineage: Lineage, limit: int) -> Iterator[int]:
+        """Boundaries in tokens at which there is or will be a checkpoint, the deepest first."""
+        hashes, step = lineage.hashes, self.tokens_per_hash
+        for index in range(min(limit // step, len(hashes)) - 1, -1, -1):
+            if hashes[index] in self._arriving or self.tree.get(hashes[index]):
+                yield (index + 1) * step
+
+    # --- stores
+
+    def state(self, key: Key) -> Presence:
+        pool = self.pools.get(int.from_bytes(key[-GROUP_SUFFIX_BYTES:], "big"))
+        return pool.state(key) if pool is not None else Presence.MISSING
+
+    def reserve(self, request: Request, keys: Iterable[Key]) -> Reservation | None:
+        """Reserve a slot for every key that has none, evicting by policy.
+
+        All or nothing over all groups: None, and nothing changed, if one of them has no room.
+        No key of this call is evicted by it. The result is sorted by group, each in the order
+        given.
+        """
+        wanted = []
+        for group_id, offered in by_group(keys).items():
+            pool = self.pools[group_id]
+            missing = pool.missing(offered)
+            held = _difference(offered, missing)
+            request.reuse(group_id, held)
+            wanted.append((pool, missing, held))
+        for pool, missing, held in wanted:
+            if len(missing) > pool.room(held):
+                self._record(EventKind.REFUSED, pool, missing, request)
+                return None
+        reservation = Reservation([], [], [])
+        for pool, missing, held in wanted:
+            slots, evicted = pool.reserve(missing, frozenset(held))
+            reservation.keys.extend(missing)
+            reservation.slots.extend(slots)
+            reservation.evicted.extend(evicted.keys)
+            self._reserved(request, pool, missing)
+            self._evicted(request, pool, evicted)
+        return reservation
+
+    def _reserved(self, request: Request, pool: SlotPool, keys: list[Key]) -> None:
+        request.insert(pool.spec.group_id, keys)
+        if pool.spec.kind is GroupKind.STATE:
+            request.storing.update(keys)
+            self._writers.update(dict.fromkeys(keys, request))
+            hashes = [key_hash(key) for key in keys]
+            request.states.extend(hashes)
+            self._arriving.update(hashes)
+
+    def commit(self, keys: Iterable[Key]) -> None:
+        """Make reserved keys readable; keys that are not in flight are ignored."""
+        for group_id, group_keys in by_group(keys).items():
+            pool = self.pools[group_id]
+            stored = pool.commit(group_keys)
+            self._record(EventKind.STORED, pool, stored)
+            if pool.spec.kind is GroupKind.STATE:
+                self._arrived(stored)
+
+    def fail(self, keys: Iterable[Key]) -> None:
+        """Free the slots of reserved keys; keys that are not in flight are ignored."""
+        for group_id, group_keys in by_group(keys).items():
+            pool = self.pools[group_id]
+            failed = pool.fail(group_keys)
+            self._record(EventKind.FAILED, pool, failed)
+            if pool.spec.kind is GroupKind.STATE:
+                self._arrived(failed)
+
+    def _arrived(self, keys: Iterable[Key]) -> None:
+        """State keys are no longer in flight: complete their checkpoints, conclude requests."""
+        for key in keys:
+            request, block_hash = self._writers.pop(key), key_hash(key)
+            request.storing.discard(key)
+            self._arriving[block_hash] -= 1
+            if not self._arriving[block_hash]:
+                del self._arriving[block_hash]
+            self._complete(request.lineage, block_hash)
+            if request.finished:
+                self._conclude(request)
+
+    def _complete(self, lineage: Lineage, block_hash: BlockHash) -> None:
+        members = self._members(block_hash)
+        index = lineage.index(block_hash)
+        if index is None or any(key not in pool.ready for pool, key in members):
+            return
+        self.tree.add(lineage, index)
+        for pool, key in members:
+            pool.policy.touch((key,))
+
+    # --- loads
+
+    def pin(self, request: Request, keys: Iterable[Key]) -> list[int]:
+        """Pin ready keys for a load; returns their slots, sorted by group as by ``reserve``.
+
+        A hit undoes the demotion of what it consumes. Raises KeyError if a key is not ready.
+        """
+        slots = []
+        for group_id, group_keys in by_group(keys).items():
+            pool = self.pools[group_id]
+            slots += pool.pin(group_keys, hit=True)
+            request.reuse(group_id, group_keys)
+            self._record(EventKind.RESTORED, pool, group_keys, request)
+            if pool.spec.kind is GroupKind.STATE:
+                self._revive(group_keys)
+        return slots
+
+    def unpin(self, keys: Iterable[Key]) -> None:
+        """Undo one pin of each key; keys that are not pinned are ignored."""
+        for group_id, group_keys in by_group(keys).items():
+            self.pools[group_id].unpin(group_keys)
+
+    # --- demotion and eviction
+
+    def _conclude(self, request: Request) -> None:
+        """Demote what a finished request superseded, once none of its states is in flight."""
+        if request.storing:
+            return
+        for block_hash in request.states:
+            if self.tree.get(block_hash) is None and block_hash not in self._arriving:
+                self._discard(block_hash)
+        request.states.clear()
+        if self._demote and self._states:
+            self._supersede(request)
+
+    def _supersede(self, request: Request) -> None:
+        block = self._states[0].spec.tokens_per_chunk // self.tokens_per_hash
+        nodes = self.tree.superseded(
+            request.lineage,
+            keep_hashes=self._keep_blocks * block,
+            demote_forks=self._demote_forks,
+        )
+        for pool in self._states:
+            keys = [make_key(node.block_hash, pool.spec.group_id) for node in nodes]
+            demoted = pool.policy.demote(keys)
+            self._record(EventKind.DEMOTED, pool, demoted, request)
+        for node in nodes:
+            node.demoted = all(p.policy.is_demoted(k) for p, k in self._members(node.block_hash))
+
+    def _revive(self, keys: Iterable[Key]) -> None:
+        """State keys were hit: none of their checkpoints is demoted any more."""
+        for key in keys:
+            node = self.tree.get(key_hash(key))
+            if node is not None and node.demoted:
+                node.demoted = False
+                self._touch(node)
+
+    def _touch(self, node: Checkpoint) -> None:
+        for pool, key in self._members(node.block_hash):
+            pool.policy.touch((key,))
+
+    def _evicted(self, request: Request, pool: SlotPool, evicted: Evicted) -> None:
+        demoted, live = evicted.keys[: evicted.demoted], evicted.keys[evicted.demoted :]
+        self._record(EventKind.EVICTED_DEMOTED, pool, demoted, request)
+        self._record(EventKind.EVICTED_LIVE, pool, live, request)
+        if pool.spec.kind is GroupKind.STATE:
+            for key in evicted.keys:
+                node = self.tree.get(key_hash(key))
+                if node is not None:
+                    self._lose(request, node)
+
+    def _lose(self, request: Request, node: Checkpoint) -> None:
+        """A member of a checkpoint is gone: nothing that only it could serve is worth keeping."""
+        stranded = self.tree.stranded(node)
+        revived = self.tree.remove(node)
+        if revived is not None:
+            self._touch(revived)
+        self._discard(node.block_hash)
+        if self._demote:
+            self._strand(request, node, *stranded)
+
+    def _discard(self, block_hash: BlockHash) -> None:
+        """Make the remaining members of a broken checkpoint the next victims of their groups."""
+        for pool, key in self._members(block_hash):
+            pool.policy.demote((key,), first=True)
+
+    def _strand(self, request: Request, node: Checkpoint, start: int, end: int) -> None:
+        """Demote the attention blocks at ``start <= index < end``, the end of the prefix first."""
+        for pool in self._fulls:
+            step = pool.spec.tokens_per_chunk // self.tokens_per_hash
+            keys = [
+                make_key(node.hashes[index], pool.spec.group_id)
+                for index in range(end - 1, start - 1, -1)
+                if (index + 1) % step == 0
+            ]
+            self._record(EventKind.STRANDED, pool, pool.policy.demote(keys), request)
+
+    def _members(self, block_hash: BlockHash) -> list[tuple[SlotPool, Key]]:
+        return [(pool, make_key(block_hash, pool.spec.group_id)) for pool in self._states]
+
+    def _record(
+        self, kind: EventKind, pool: SlotPool, keys: list[Key], request: Request | None = None
+    ) -> None:
+        request_id = "" if request is None else request.request_id
+        self.journal.record(kind, pool.spec.group_id, keys, request_id)
+
+    # --- the whole tier
+
+    def counts(self) -> dict[int, SlotCounts]:
+        """Slots by state, per group."""
+        return {group_id: pool.counts() for group_id, pool in self.pools.items()}
+
+    def reset(self) -> None:
+        """Drop every entry, whatever its state; running requests go on from nothing."""
+        for pool in self.pools.values():
+            pool.clear()
+        self.tree.clear()
+        self._writers.clear()
+        self._arriving.clear()
+        for request in self._open.values():
+            request.forget()
+
+    def validate(self) -> None:
+        """Check every invariant in O(slots); raises InvariantError."""
+        for pool in self.pools.values():
+            pool.validate()
+        self.tree.validate()
+        storing = {key for pool in self._states for key in pool.storing}
+        complete = {
+            key_hash(key)
+            for pool in self._states[:1]
+            for key in pool.ready
+            if all(member in p.ready for p, member in self._members(key_hash(key)))
+        }
+        checks = {
+            "every state in flight has a writer": storing == self._writers.keys(),
+            "the tree holds the complete checkpoints": complete == self.tree.hashes,
+            "a demoted checkpoint has demoted members": all(
+                node.demoted <= pool.policy.is_demoted(key)
+                for node in self.tree
+                for pool, key in self._members(node.block_hash)
+            ),
+        }
+        for invariant, holds in checks.items():
+            if not holds:
+                raise InvariantError(f"{invariant}: violated")
+
+
+def _difference(keys: list[Key], without: list[Key]) -> list[Key]:
+    """Keys that are not in ``without``, which is a part of them in the same order."""
+    if not without:
+        return keys
+    if len(without) == len(keys):
+        return []
+    absent = frozenset(without)
+    return [key for key in keys if key not in absent]

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One group's slots: which key holds which slot, in which state.
+
+Covers free, storing, ready and pinned slots of a single group. Which keys belong together
+(checkpoints, requests) is not known here.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from enum import IntEnum
+from itertools import filterfalse
+from typing import NamedTuple
+
+from tiercache.blocks import GroupSpec, Key
+from tiercache.errors import InvariantError
+from tiercache.policies import Evicted, Policy
+
+NOTHING_EVICTED = Evicted([], 0)
+
+
+class Presence(IntEnum):
+    """What a pool knows about a key."""
+
+    MISSING = 0
+    STORING = 1
+    """It has a slot that is still being written."""
+    READY = 2
+    """It can be read."""
+
+
+class SlotCounts(NamedTuple):
+    """Slots of one group by state; they add up to its capacity."""
+
+    free: int
+    storing: int
+    live: int
+    demoted: int
+    pinned: int
+
+    @property
+    def spare(self) -> int:
+        """How many stores it takes before a live entry is evicted."""
+        return self.free + self.demoted
+
+
+class SlotPool:
+    """The slots of one group, numbered from 0 to ``capacity - 1``.
+
+    A key is missing, storing (reserved, being written) or ready; a ready key may be pinned by
+    readers, and only a ready, unpinned key can be evicted. Locking: none, the caller holds one
+    lock across every decision that spans several calls.
+    """
+
+    def __init__(self, spec: GroupSpec, capacity: int, policy: Policy) -> None:
+        self.spec = spec
+        self.capacity = capacity
+        self.policy = policy
+        self.ready: dict[Key, int] = {}
+        self.storing: dict[Key, int] = {}
+        self._pins: dict[Key, int] = {}
+        self._free = list(range(capacity - 1, -1, -1))
+
+    def state(self, key: Key) -> Presence:
+        if key in self.ready:
+            return Presence.READY
+        return Presence.STORING if key in self.storing else Presence.MISSING
+
+    def missing(self, keys: Iterable[Key]) -> list[Key]:
+        """The keys that have no slot, in their order."""
+        unready = filterfalse(self.ready.__contains__, keys)
+        return list(filterfalse(self.storing.__contains__, unready))
+
+    def room(self, protected: Iterable[Key] = ()) -> int:
+        """How many slots could be reserved now without touching ``protected`` keys."""
+        return len(self._free) + len(self.policy) - sum(key in self.policy for key in protected)
+
+    def reserve(
+        self, keys: Sequence[Key], protected: Collection[Key] = ()
+    ) -> tuple[list[int], Evicted]:
+        """Give each of the missing ``keys`` a slot, evicting what is needed.
+
+        The caller has made sure of ``room(protected) >= len(keys)``.
+        """
+        evicted = NOTHING_EVICTED
+        if len(keys) > len(self._free):
+            evicted = self._evict(len(keys) - len(self._free), protected)
+        slots = [self._free.pop() for _ in keys]
+        self.storing.update(zip(keys, slots, strict=True))
+        return slots, evicted
+
+    def _evict(self, n: int, protected: Collection[Key]) -> Evicted:
+        evicted = self.policy.evict(n, protected)
+        if evicted is None:
+            raise InvariantError(f"group {self.spec.group_id} cannot evict {n} keys")
+        self._free.extend(map(self.ready.pop, evicted.keys))
+        return evicted
+
+    def commit(self, keys: Iterable[Key]) -> list[Key]:
+        """Make storing keys readable; returns those that were storing."""
+        storing, ready = self.storing, self.ready
+        stored = []
+        for key in keys:
+            slot = storing.pop(key, None)
+            if slot is not None:
+                ready[key] = slot
+                stored.append(key)
+        self.policy.insert(stored)
+        return stored
+
+    def fail(self, keys: Iterable[Key]) -> list[Key]:
+        """Free the slots of storing keys; returns those that were storing."""
+        failed = [key for key in keys if key in self.storing]
+        self._free.extend(map(self.storing.pop, failed))
+        return failed
+
+    def pin(self, keys: Sequence[Key], *, hit: bool) -> list[int]:
+        """Protect ready keys from eviction until unpinned; returns their slots, in their order.
+
+        Pins nest. Raises KeyError, and pins nothing, if a key is not ready.
+        """
+        slots = list(map(self.ready.__getitem__, keys))
+        self.policy.pin(keys, hit=hit)
+        pins = self._pins
+        for key in keys:
+            pins[key] = pins.get(key, 0) + 1
+        return slots
+
+    def unpin(self, keys: Iterable[Key]) -> None:
+        """Undo one pin of each key; keys that are not pinned are ignored."""
+        pins = self._pins
+        released = []
+        for key in keys:
+            count = pins.get(key, 0)
+            if count > 1:
+                pins[key] = count - 1
+            elif count:
+                del pins[key]
+                released.append(key)
+        self.policy.unpin(released)
+
+    def clear(self) -> None:
+        """Drop every entry, whatever its state."""
+        self.policy = type(self.policy)(self.capacity)
+        self.ready.clear()
+        self.storing.clear()
+        self._pins.clear()
+        self._free = list(range(self.capacity - 1, -1, -1))
+
+    @property
+    def pins(self) -> int:
+        """Pins held by all readers together."""
+        return sum(self._pins.values())
+
+    def counts(self) -> SlotCounts:
+        """Slots by state; a pinned slot counts as pinned, demoted or not."""
+        demoted = self.policy.demoted
+        live = len(self.policy) - demoted
+        return SlotCounts(len(self._free), len(self.storing), live, demoted, len(self._pins))
+
+    def validate(self) -> None:
+        """Check every invariant of the pool in O(capacity); raises InvariantError."""
+        used = [*self.ready.values(), *self.storing.values()]
+        checks = {
+            "slots are counted once": sorted(self._free + used) == list(range(self.capacity)),
+            "storing keys are not ready": not self.storing.keys() & self.ready.keys(),
+            "pinned keys are ready": self._pins.keys() <= self.ready.keys(),
+            "pins are positive": all(count > 0 for count in self._pins.values()),
+            "the order holds the ready, unpinned keys": all(
+                (key in self.policy) != (key in self._pins) for key in self.ready
+            )
+            and len(self.policy) == len(self.ready) - len(self._pins),
+            "counts add up": sum(self.counts()) == self.capacity,
+        }
+        for invariant, holds in checks.items():
+            if not holds:
+                raise InvariantError(f"group {self.spec.group_id}: {invariant}: violated")
