@@ -2,7 +2,7 @@
 """Which offered keys are worth a slot: those that were offered often enough."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tiercache.blocks import Key
 
@@ -20,16 +20,18 @@ class OfferCounter:
         self.skipped = 0
         self._offers: OrderedDict[Key, int] = OrderedDict()
 
-    def admit(self, keys: Iterable[Key]) -> Iterable[Key]:
-        """Count one offer of each key and return the admitted ones, in their order."""
-        return keys if self.threshold < 2 else [key for key in keys if self._offer(key)]
+    def admit(self, keys: Iterable[Key], is_known: Callable[[Key], bool]) -> Iterable[Key]:
+        """Count one offer of each key; returns the admitted and the known ones, in their order."""
+        if self.threshold < 2:
+            return keys
+        return [key for key in keys if self._offer(key, known=is_known(key))]
 
-    def _offer(self, key: Key) -> bool:
+    def _offer(self, key: Key, *, known: bool) -> bool:
         count = self._offers.pop(key, 0) + 1
         self._offers[key] = count
         if len(self._offers) > self.capacity:
             self._offers.popitem(last=False)
-        admitted = count >= self.threshold
+        admitted = known or count >= self.threshold
         self.skipped += not admitted
         return admitted
 

@@ -38,9 +38,7 @@ class HostArena:
     """Slots of every group in host memory, all of it resident from the start.
 
     ``regions`` maps a group id to (slots, slot bytes). With ``pin`` the memory is registered
-    with CUDA. ``nbytes`` is what it occupies, each region rounded up to 2 MiB; ``pages`` says in
-    which pages it came to lie when it was populated: "2M", "4K", both with their shares, or
-    "unknown".
+    with CUDA.
 
     Locking: none; build it and close it from one thread. Views may be used from any.
 
@@ -48,13 +46,17 @@ class HostArena:
     memory is not there; TierCacheError if it should be pinned and cannot be.
     """
 
+    nbytes: int
+    """What it occupies: the regions, each rounded up to 2 MiB."""
+    pages: str
+    """Where the memory lay once populated: "2M", "4K", both with their shares, or "unknown"."""
+
     def __init__(self, regions: Mapping[int, tuple[int, int]], *, pin: bool = False) -> None:
         self._shapes = dict(regions)
-        for group_id, (slots, slot_bytes) in self._shapes.items():
-            if slots < 1 or slot_bytes < 1:
-                raise ConfigError(
-                    f"region of group {group_id}", (slots, slot_bytes), "one slot or more, of bytes"
-                )
+        for group_id, shape in self._shapes.items():
+            if min(shape) < 1:
+                allowed = "at least one slot of at least one byte"
+                raise ConfigError(f"region of group {group_id}", shape, allowed)
         self.nbytes = sum(_occupied(*shape) for shape in self._shapes.values())
         available = available_bytes()
         if self.nbytes > available:

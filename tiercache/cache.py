@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tiercache.admission import OfferCounter
-from tiercache.blocks import BlockHash, GroupKind, GroupSpec, Key
+from tiercache.blocks import BlockHash, GroupKind, GroupSpec, Key, by_group
 from tiercache.events import Journal
 from tiercache.primary import PrimaryTier, Reservation
 from tiercache.reasons import explain
@@ -101,6 +101,11 @@ class TieredCache:
         """Whether some group can end a restore before the attention prefix ends."""
         return any(group.kind is not GroupKind.FULL for group in self.groups.values())
 
+    @property
+    def has_states(self) -> bool:
+        """Whether a restore can only end at a checkpoint."""
+        return any(group.kind is GroupKind.STATE for group in self.groups.values())
+
     def open(self, request_id: str, hashes: Sequence[BlockHash]) -> Request:
         """Begin a request. ``hashes`` may grow while it runs; it is not copied."""
         return self.primary.open(request_id, hashes)
@@ -122,7 +127,15 @@ class TieredCache:
 
         None, and nothing changed, if one group has no room for all of its keys.
         """
-        return self.primary.reserve(request, self._offers.admit(keys))
+        return self.primary.reserve(request, self._offers.admit(keys, self._is_known))
+
+    def _is_known(self, key: Key) -> bool:
+        return self.primary.state(key) is not Presence.MISSING
+
+    def could_fit(self, keys: Iterable[Key]) -> bool:
+        """Whether ``reserve`` of these keys could ever succeed, were nothing else in the way."""
+        pools = self.primary.pools
+        return all(len(k) <= pools[group_id].capacity for group_id, k in by_group(keys).items())
 
     def commit(self, keys: Iterable[Key]) -> None:
         """The blocks of ``keys`` are written: make them readable."""

@@ -20,12 +20,19 @@ class ConfigError(TierCacheError, ValueError):
 
 
 class UnknownKeyError(ConfigError):
-    """A setting that does not exist; names the nearest one that does."""
+    """A setting that does not exist; names the nearest one that does, or says what to do instead.
 
-    def __init__(self, key: str, value: object, known: Iterable[str]) -> None:
+    ``advice`` is for keys that are known from elsewhere, where no similar name would help.
+    """
+
+    def __init__(
+        self, key: str, value: object, known: Iterable[str], advice: str | None = None
+    ) -> None:
         names = sorted(known)
         near = get_close_matches(key, names, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
+        if advice:
+            hint = f"{advice}; "
         super().__init__(key, value, f"{hint}known keys are {', '.join(names)}")
 
 

@@ -54,7 +54,7 @@ def registered(spans: Sequence[Span], lock: Path | None = None) -> Iterator[None
     """
     with ExitStack() as undo:
         try:
-            cudart = torch.cuda.cudart()
+            cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             with _exclusive(lock or default_lock()):
                 for span in spans:
                     for address, nbytes in _pieces(span):

@@ -82,6 +82,12 @@ class PrimaryTier:
         self._writers: dict[Key, Request] = {}
         self._arriving: Counter[BlockHash] = Counter()
 
+    def _by_group(self, keys: Iterable[Key]) -> Iterable[tuple[SlotPool, list[Key]]]:
+        """Keys of each group, with its pool; a key given twice counts once."""
+        if len(self.pools) == 1:
+            return ((pool, list(dict.fromkeys(keys))) for pool in self.pools.values())
+        return ((self.pools[group_id], run) for group_id, run in by_group(keys).items())
+
     # --- requests
 
     def open(self, request_id: str, hashes: Sequence[BlockHash]) -> Request:
@@ -133,11 +139,10 @@ class PrimaryTier:
         given.
         """
         wanted = []
-        for group_id, offered in by_group(keys).items():
-            pool = self.pools[group_id]
+        for pool, offered in self._by_group(keys):
             missing = pool.missing(offered)
             held = _difference(offered, missing)
-            request.reuse(group_id, held)
+            request.reuse(pool.spec.group_id, held)
             wanted.append((pool, missing, held))
         for pool, missing, held in wanted:
             if len(missing) > pool.room(held):
@@ -164,8 +169,7 @@ class PrimaryTier:
 
     def commit(self, keys: Iterable[Key]) -> None:
         """Make reserved keys readable; keys that are not in flight are ignored."""
-        for group_id, group_keys in by_group(keys).items():
-            pool = self.pools[group_id]
+        for pool, group_keys in self._by_group(keys):
             stored = pool.commit(group_keys)
             self._record(EventKind.STORED, pool, stored)
             if pool.spec.kind is GroupKind.STATE:
@@ -173,8 +177,7 @@ class PrimaryTier:
 
     def fail(self, keys: Iterable[Key]) -> None:
         """Free the slots of reserved keys; keys that are not in flight are ignored."""
-        for group_id, group_keys in by_group(keys).items():
-            pool = self.pools[group_id]
+        for pool, group_keys in self._by_group(keys):
             failed = pool.fail(group_keys)
             self._record(EventKind.FAILED, pool, failed)
             if pool.spec.kind is GroupKind.STATE:
@@ -209,10 +212,9 @@ class PrimaryTier:
         A hit undoes the demotion of what it consumes. Raises KeyError if a key is not ready.
         """
         slots = []
-        for group_id, group_keys in by_group(keys).items():
-            pool = self.pools[group_id]
+        for pool, group_keys in self._by_group(keys):
             slots += pool.pin(group_keys, hit=True)
-            request.reuse(group_id, group_keys)
+            request.reuse(pool.spec.group_id, group_keys)
             self._record(EventKind.RESTORED, pool, group_keys, request)
             if pool.spec.kind is GroupKind.STATE:
                 self._revive(group_keys)
@@ -220,8 +222,8 @@ class PrimaryTier:
 
     def unpin(self, keys: Iterable[Key]) -> None:
         """Undo one pin of each key; keys that are not pinned are ignored."""
-        for group_id, group_keys in by_group(keys).items():
-            self.pools[group_id].unpin(group_keys)
+        for pool, group_keys in self._by_group(keys):
+            pool.unpin(group_keys)
 
     # --- demotion and eviction
 

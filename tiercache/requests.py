@@ -21,9 +21,7 @@ class Request:
         self.finished = False
 
     def reuse(self, group_id: int, keys: list[Key]) -> None:
-        used = self.used.setdefault(group_id, {})
-        for key in keys:
-            used.setdefault(key, True)
+        self.used.setdefault(group_id, {}).update(dict.fromkeys(keys, True))
 
     def insert(self, group_id: int, keys: list[Key]) -> None:
         self.used.setdefault(group_id, {}).update(dict.fromkeys(keys, False))

@@ -56,7 +56,8 @@ class SlotPool:
         self.policy = policy
         self.ready: dict[Key, int] = {}
         self.storing: dict[Key, int] = {}
-        self._pins: dict[Key, int] = {}
+        self._extra_pins: dict[Key, int] = {}
+        """Pins beyond the first of each pinned key."""
         self._free = list(range(capacity - 1, -1, -1))
 
     def state(self, key: Key) -> Presence:
@@ -115,46 +116,45 @@ class SlotPool:
     def pin(self, keys: Sequence[Key], *, hit: bool) -> list[int]:
         """Protect ready keys from eviction until unpinned; returns their slots, in their order.
 
-        Pins nest. Raises KeyError, and pins nothing, if a key is not ready.
+        Pins nest, for distinct keys in one call. Raises KeyError, and pins nothing, if a key is not ready.
         """
         slots = list(map(self.ready.__getitem__, keys))
+        again = [key for key in keys if key in self.policy.pinned] if self.policy.pinned else ()
+        for key in again:
+            self._extra_pins[key] = self._extra_pins.get(key, 0) + 1
         self.policy.pin(keys, hit=hit)
-        pins = self._pins
-        for key in keys:
-            pins[key] = pins.get(key, 0) + 1
         return slots
 
     def unpin(self, keys: Iterable[Key]) -> None:
         """Undo one pin of each key; keys that are not pinned are ignored."""
-        pins = self._pins
-        released = []
-        for key in keys:
-            count = pins.get(key, 0)
-            if count > 1:
-                pins[key] = count - 1
-            elif count:
-                del pins[key]
-                released.append(key)
-        self.policy.unpin(released)
+        if self._extra_pins:
+            keys = [key for key in keys if not self._drop_extra_pin(key)]
+        self.policy.unpin(keys)
+
+    def _drop_extra_pin(self, key: Key) -> bool:
+        extra = self._extra_pins.pop(key, 0)
+        if extra > 1:
+            self._extra_pins[key] = extra - 1
+        return extra > 0
 
     def clear(self) -> None:
         """Drop every entry, whatever its state."""
         self.policy = type(self.policy)(self.capacity)
         self.ready.clear()
         self.storing.clear()
-        self._pins.clear()
+        self._extra_pins.clear()
         self._free = list(range(self.capacity - 1, -1, -1))
 
     @property
     def pins(self) -> int:
         """Pins held by all readers together."""
-        return sum(self._pins.values())
+        return len(self.policy.pinned) + sum(self._extra_pins.values())
 
     def counts(self) -> SlotCounts:
         """Slots by state; a pinned slot counts as pinned, demoted or not."""
         demoted = self.policy.demoted
         live = len(self.policy) - demoted
-        return SlotCounts(len(self._free), len(self.storing), live, demoted, len(self._pins))
+        return SlotCounts(len(self._free), len(self.storing), live, demoted, len(self.policy.pinned))
 
     def validate(self) -> None:
         """Check every invariant of the pool in O(capacity); raises InvariantError."""
@@ -162,12 +162,13 @@ class SlotPool:
         checks = {
             "slots are counted once": sorted(self._free + used) == list(range(self.capacity)),
             "storing keys are not ready": not self.storing.keys() & self.ready.keys(),
-            "pinned keys are ready": self._pins.keys() <= self.ready.keys(),
-            "pins are positive": all(count > 0 for count in self._pins.values()),
+            "pinned keys are ready": set(self.policy.pinned) <= self.ready.keys(),
+            "pins are counted from the first": self._extra_pins.keys() <= set(self.policy.pinned)
+            and all(count > 0 for count in self._extra_pins.values()),
             "the order holds the ready, unpinned keys": all(
-                (key in self.policy) != (key in self._pins) for key in self.ready
+                (key in self.policy) != (key in self.policy.pinned) for key in self.ready
             )
-            and len(self.policy) == len(self.ready) - len(self._pins),
+            and len(self.policy) == len(self.ready) - len(self.policy.pinned),
             "counts add up": sum(self.counts()) == self.capacity,
         }
         for invariant, holds in checks.items():

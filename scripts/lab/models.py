@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from lab.recipes import VOCABULARY, Recipe
 
@@ -66,7 +67,8 @@ def _save(recipe: Recipe, folder: Path) -> None:
     from lab import weights
 
     config = AutoConfig.for_model(recipe.model_type, **recipe.settings)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    auto: Any = AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32)
     weights.fill(model, recipe.seed)
     model.to(torch.bfloat16).save_pretrained(folder)
     _save_tokenizer(folder)
@@ -83,7 +85,8 @@ def _save_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
+    wrapper: Any = PreTrainedTokenizerFast
+    fast = wrapper(
         tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>"
     )
     fast.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"

@@ -18,7 +18,8 @@ class Recipe:
     """One tiny model: the transformers architecture and its settings.
 
     ``block_size`` is what the engine is asked for; a hybrid model's real block is larger, because
-    an attention page must hold a state (``tokens_per_block``).
+    an attention page must hold a state (``tokens_per_block``). ``mamba2`` models run once their
+    layers stop to promise states from inside a prefill: the CPU kernel returns none.
     """
 
     name: str
@@ -26,7 +27,9 @@ class Recipe:
     settings: Mapping[str, Setting]
     block_size: int
     tokens_per_block: int
+    device_blocks: int
     recurrent: bool = False
+    mamba2: bool = False
     seed: int = 0
 
 
@@ -62,6 +65,7 @@ QWEN3_NEXT = Recipe(
     },
     block_size=64,
     tokens_per_block=64,
+    device_blocks=100,
     recurrent=True,
 )
 
@@ -88,7 +92,34 @@ LFM2 = Recipe(
     },
     block_size=32,
     tokens_per_block=32,
+    device_blocks=200,
     recurrent=True,
+)
+
+FALCON_H1 = Recipe(
+    name="falcon_h1",
+    model_type="falcon_h1",
+    settings=_COMMON
+    | {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "mamba_d_ssm": 128,
+        "mamba_n_heads": 2,
+        "mamba_d_head": 64,
+        "mamba_d_state": 32,
+        "mamba_n_groups": 1,
+        "mamba_chunk_size": 64,
+        "tie_word_embeddings": False,
+    },
+    block_size=64,
+    tokens_per_block=64,
+    device_blocks=150,
+    recurrent=True,
+    mamba2=True,
 )
 
 GEMMA3 = Recipe(
@@ -114,6 +145,7 @@ GEMMA3 = Recipe(
     },
     block_size=32,
     tokens_per_block=32,
+    device_blocks=300,
 )
 
 QWEN3 = Recipe(
@@ -131,8 +163,9 @@ QWEN3 = Recipe(
     },
     block_size=32,
     tokens_per_block=32,
+    device_blocks=200,
 )
 
 RECIPES: Mapping[str, Recipe] = {
-    recipe.name: recipe for recipe in (QWEN3_NEXT, LFM2, GEMMA3, QWEN3)
+    recipe.name: recipe for recipe in (QWEN3_NEXT, LFM2, FALCON_H1, GEMMA3, QWEN3)
 }

@@ -21,25 +21,26 @@ MATRIX_GAIN = 1.5
 def fill(model: nn.Module, seed: int) -> None:
     """Overwrite every weight that matters, in the order of the names, from one seed."""
     generator = torch.Generator().manual_seed(seed)
+    tied = not any("lm_head" in name for name, _ in model.named_parameters())
     with torch.no_grad():
         for name, weight in sorted(model.named_parameters()):
-            _fill_one(name, weight, generator)
+            _fill_one(name, weight, generator, tied=tied)
 
 
-def _fill_one(name: str, weight: torch.Tensor, generator: torch.Generator) -> None:
+def _fill_one(name: str, weight: torch.Tensor, generator: torch.Generator, *, tied: bool) -> None:
     if name.endswith("A_log"):
         weight.fill_(SLOW_DECAY)
     elif name.endswith("dt_bias"):
         weight.fill_(SMALL_STEP)
     elif weight.dim() > 1:
-        weight.normal_(0.0, _std(name, weight), generator=generator)
+        weight.normal_(0.0, _std(name, weight, tied=tied), generator=generator)
 
 
-def _std(name: str, weight: torch.Tensor) -> float:
+def _std(name: str, weight: torch.Tensor, *, tied: bool) -> float:
     if "conv" in name and weight.dim() == 3:
         return CONVOLUTION_STD
     if "embed_tokens" in name:
-        return EMBEDDING_STD
+        return HEAD_STD if tied else EMBEDDING_STD
     if "lm_head" in name:
         return HEAD_STD
     return MATRIX_GAIN / math.sqrt(weight.shape[-1])

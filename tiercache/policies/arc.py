@@ -85,7 +85,13 @@ class ARC(Policy):
 
     def unpin(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            self._pinned.pop(key)[key] = None
+            queue = self._pinned.pop(key, None)
+            if queue is not None:
+                queue[key] = None
+
+    @property
+    def pinned(self) -> Collection[Key]:
+        return self._pinned.keys()
 
     def remove(self, keys: Iterable[Key]) -> None:
         for key in keys:

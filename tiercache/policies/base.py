@@ -62,12 +62,20 @@ class Policy(ABC):
         """Take keys out of the order; they cannot be evicted until unpinned.
 
         A ``hit`` (the pin is for a load, not for a copy to another tier) undoes a demotion. Keys
-        may be pinned already.
+        may be pinned already; pins are not counted here.
         """
 
     @abstractmethod
     def unpin(self, keys: Iterable[Key]) -> None:
-        """Put pinned keys back: as most recent, or demoted if they were demoted."""
+        """Put pinned keys back: as most recent, or demoted if they were demoted.
+
+        Keys that are not pinned are ignored.
+        """
+
+    @property
+    @abstractmethod
+    def pinned(self) -> Collection[Key]:
+        """The pinned keys."""
 
     @abstractmethod
     def remove(self, keys: Iterable[Key]) -> None:

@@ -8,6 +8,8 @@ from itertools import islice
 from tiercache.blocks import Key
 from tiercache.policies.base import Evicted, Policy
 
+_UNKNOWN = object()
+
 
 class LRU(Policy):
     """Evicts demoted keys in the order of their demotion, then live ones by recency.
@@ -60,10 +62,9 @@ class LRU(Policy):
         return moved
 
     def pin(self, keys: Iterable[Key], *, hit: bool) -> None:
-        live, pinned = self._live, self._pinned
+        pop, pinned = self._live.pop, self._pinned
         for key in keys:
-            if key in live:
-                del live[key]
+            if pop(key, _UNKNOWN) is None:
                 pinned[key] = False
             elif key in self._demoted:
                 del self._demoted[key]
@@ -72,12 +73,17 @@ class LRU(Policy):
                 pinned[key] = False
 
     def unpin(self, keys: Iterable[Key]) -> None:
-        live, pinned = self._live, self._pinned
+        pop, live = self._pinned.pop, self._live
         for key in keys:
-            if pinned.pop(key):
+            demoted = pop(key, None)
+            if demoted:
                 self._demoted[key] = None
-            else:
+            elif demoted is not None:
                 live[key] = None
+
+    @property
+    def pinned(self) -> Collection[Key]:
+        return self._pinned.keys()
 
     def remove(self, keys: Iterable[Key]) -> None:
         for key in keys:

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Standard error and exit codes: how a command says that something went wrong.
+
+Covers every line written to stderr and every exit status. What goes to stdout is
+``tiercache.cli.output``.
+"""
+
+import sys
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NoReturn
+
+import click
+
+from tiercache.errors import ConfigError, TierCacheError
+
+
+class ExitCode(IntEnum):
+    """Every status a command of ours ends with."""
+
+    OK = 0
+    """It did what was asked."""
+    PROBLEM = 1
+    """It ran, and what it found is not well: no server answers, or no cache is on."""
+    USAGE = 2
+    """The command line or a setting cannot be used."""
+    INTERRUPTED = 130
+    """Ended by Ctrl-C."""
+    BROKEN_PIPE = 141
+    """The reader of stdout went away, as in ``| head``."""
+
+
+def run(command: click.Command, program: str, arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run ``command`` and exit; whatever it raises on purpose becomes one line on stderr."""
+    sys.exit(_outcome(command, program, arguments))
+
+
+def error(program: str, message: str) -> None:
+    """Say on one line what is wrong, whatever line breaks ``message`` has."""
+    print(f"{program}: error: {' '.join(message.split())}", file=sys.stderr)
+
+
+def _outcome(command: click.Command, program: str, arguments: Sequence[str] | None) -> int:
+    try:
+        result = command.main(arguments, prog_name=program, standalone_mode=False)
+    except click.Abort:
+        return ExitCode.INTERRUPTED
+    except click.ClickException as failure:
+        error(program, failure.format_message())
+        return failure.exit_code
+    except ConfigError as failure:
+        error(program, str(failure))
+        return ExitCode.USAGE
+    except TierCacheError as failure:
+        error(program, str(failure))
+        return ExitCode.PROBLEM
+    return result if isinstance(result, int) else ExitCode.OK

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Standard output: stdout is data, so only the result of a command goes there.
+
+Covers every line written to stdout. Notes, warnings and errors are ``tiercache.cli.diagnostics``.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from tiercache.cli.diagnostics import ExitCode
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+def text(line: str) -> None:
+    """Write one line.
+
+    Raises:
+        SystemExit: if the reader has gone away.
+    """
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more as it ends, and would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(ExitCode.BROKEN_PIPE) from None
+
+
+def document(data: Mapping[str, object], *, compact: bool = False) -> None:
+    """Write one JSON document."""
+    text(dumps(data, compact=compact))
+
+
+def dumps(data: Mapping[str, object], *, compact: bool = False) -> str:
+    """The JSON of ``data``; ``compact`` puts it on one line."""
+    if compact:
+        return json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return json.dumps(data, allow_nan=False, indent=2)
+
+
+def styled(lines: Iterable["Text"]) -> None:
+    """Write lines with their styles, or without where NO_COLOR, TERM or a pipe says so."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for line in lines:
+        with console.capture() as captured:
+            console.print(line, soft_wrap=True, end="")
+        text(captured.get())

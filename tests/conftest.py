@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every test gets: vLLM's environment, no deadlines, and a check that nothing leaks.
+
+Leaks are looked for after each test: file descriptors, threads, files in /dev/shm. The
+end-to-end tests are exempt from the first two, as an engine keeps both for the life of the
+process and is shared by the tests of a file; their /dev/shm is checked once, at the end.
+"""
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from lab import environment
+
+environment.apply()
+
+E2E = Path(__file__).parent / "e2e"
+E2E_TIMEOUT_S = 600
+SHARED_MEMORY = Path("/dev/shm")
+#: A thread that was told to stop gets this long.
+JOIN_S = 5.0
+
+# Deadlines measure the machine. In CI a failure must come back when it is looked for.
+settings.register_profile("tiercache", deadline=None, print_blob=True)
+settings.register_profile("ci", settings.get_profile("tiercache"), derandomize=True)
+settings.load_profile("ci" if "CI" in os.environ else "tiercache")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(E2E):
+            item.add_marker(pytest.mark.e2e)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(E2E_TIMEOUT_S))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.node.get_closest_marker("e2e"):
+        yield
+        return
+    descriptors, threads, shared = _descriptors(), set(threading.enumerate()), _shared_files()
+    yield
+    _check_threads(threads)
+    _check_descriptors(descriptors)
+    _check_shared_files(shared)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_shared_file_outlives_the_tests() -> Iterator[None]:
+    before = _shared_files()
+    yield
+    _check_shared_files(before)
+
+
+def _check_threads(before: set[threading.Thread]) -> None:
+    started = set(threading.enumerate()) - before
+    for thread in started:
+        thread.join(JOIN_S)
+    if alive := [thread.name for thread in started if thread.is_alive()]:
+        pytest.fail(f"threads left running: {', '.join(alive)}")
+
+
+def _check_descriptors(before: set[tuple[int, str]]) -> None:
+    if _descriptors() <= before:
+        return
+    gc.collect()  # what only a cycle keeps open was not leaked by the test
+    if opened := sorted(_descriptors() - before):
+        pytest.fail(f"file descriptors left open: {opened}")
+
+
+def _descriptors() -> set[tuple[int, str]]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.add((int(number), os.readlink(f"/proc/self/fd/{number}")))
+        except FileNotFoundError:  # the listing's own descriptor
+            continue
+    return found
+
+
+def _check_shared_files(before: set[Path]) -> None:
+    if not _shared_files() - before:
+        return
+    gc.collect()
+    if left := sorted(_shared_files() - before - _mapped_by_others()):
+        pytest.fail(f"files left in {SHARED_MEMORY}: {', '.join(map(str, left))}")
+
+
+def _shared_files() -> set[Path]:
+    return {
+        Path(folder, name) for folder, _, names in os.walk(SHARED_MEMORY) for name in names
+    }
+
+
+def _mapped_by_others() -> set[Path]:
+    """Files that another process uses: not ours, somebody else runs a server here."""
+    mapped = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        if maps.parent.name == str(os.getpid()):
+            continue
+        try:
+            lines = maps.read_text().splitlines()
+        except OSError:  # gone, or another user's
+            continue
+        mapped |= {Path(line.split(maxsplit=5)[5]) for line in lines if str(SHARED_MEMORY) in line}
+    return mapped

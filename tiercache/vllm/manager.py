@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's ``OffloadingManager`` over a ``TieredCache``: translation, and nothing raised.
+
+Covers the calls of vLLM's scheduler. What is cached and what goes is decided in the cache.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
+    OffloadingConnectorStats,
+)
+from vllm.v1.kv_offload.base import (
+    LoadStoreSpec,
+    LookupResult,
+    Medium,
+    OffloadingEvent,
+    OffloadingManager,
+    OffloadKey,
+    PrepareStoreOutput,
+    ReqContext,
+    RequestOffloadingContext,
+)
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from tiercache.blocks import GROUP_SUFFIX_BYTES, GroupKind, GroupSpec, group_suffix
+from tiercache.cache import TieredCache
+from tiercache.events import Event, EventKind
+from tiercache.requests import Request
+from tiercache.restore import RestorePlan
+from tiercache.vllm.metrics import Meter
+from tiercache.vllm.transfer import SlotsLoadStoreSpec
+
+logger = logging.getLogger(__name__)
+
+HIT = LookupResult.HIT
+P = ParamSpec("P")
+R = TypeVar("R")
+Method = Callable[Concatenate["TierCacheManager", P], R]
+
+
+def guarded(answer: Callable[[], R]) -> Callable[[Method[P, R]], Method[P, R]]:
+    """Never raise into the engine: on a fault, log it once, serve no more hits, give ``answer()``.
+
+    After a fault the books may be wrong, so from then on everything misses and nothing is stored.
+    """
+
+    def decorate(method: Method[P, R]) -> Method[P, R]:
+        @functools.wraps(method)
+        def call(self: "TierCacheManager", *args: P.args, **kwargs: P.kwargs) -> R:
+            if self.sick:
+                return answer()
+            try:
+                return method(self, *args, **kwargs)
+            except Exception:
+                self.fall_sick(method.__name__)
+                return answer()
+
+        return call
+
+    return decorate
+
+
+def _beyond(group: GroupSpec) -> int:
+    """Tokens that vLLM looks a group up further than it then serves it."""
+    return group.tokens_per_chunk if group.draft else 0
+
+
+def _nothing_to_store() -> PrepareStoreOutput:
+    return PrepareStoreOutput([], SlotsLoadStoreSpec(np.empty(0, np.int32)), [])
+
+
+class TierCacheManager(OffloadingManager):
+    """Serves vLLM's scheduler from a ``TieredCache``.
+
+    Locking: none; every call comes from the scheduler's thread.
+    """
+
+    def __init__(self, cache: TieredCache, *, workers: int = 1, kv_events: bool = False) -> None:
+        self.cache = cache
+        self.sick = False
+        self.meter = Meter(cache, workers)
+        self._pools = {group_suffix(g): pool for g, pool in cache.primary.pools.items()}
+        self._most = max(self._pools.values(), key=lambda pool: pool.capacity).ready
+        """The biggest group's keys: a lookup that finds its key there, as most do, is done."""
+        self._hashes: dict[str, Sequence[bytes]] = {}
+        self._requests: dict[str, Request] = {}
+        self._limit: dict[bytes, int] = {}
+        self._lost: dict[str, int] = {}
+        self._events: list[OffloadingEvent] = []
+        if kv_events:
+            cache.journal.listeners.append(self._publish)
+
+    def fall_sick(self, where: str) -> None:
+        """Stop serving after a fault that is being handled."""
+        self.sick = True
+        self._most = {}
+        self._limit = {}
+        logger.exception("fault in %s: tiercache stops serving, requests are recomputed", where)
+
+    # --- what the connector tells beyond vLLM's interface
+
+    def expect(self, request_id: str, hashes: Sequence[bytes]) -> None:
+        """The block hashes of a request that is about to be announced; they may grow."""
+        self._hashes[request_id] = hashes
+
+    @guarded(lambda: None)
+    def begin_lookup(self, request_id: str, *, start: int, limit: int) -> RestorePlan | None:
+        """Plan a restore; until ``end_lookup`` the answers to ``lookup`` follow the plan.
+
+        ``start`` and ``limit`` are in tokens. None if no plan is needed: with full attention
+        only, vLLM's own scan of the prefix finds the same boundary.
+        """
+        if not self.cache.is_hybrid and not logger.isEnabledFor(logging.DEBUG):
+            return None
+        plan = self.cache.plan(self._requests[request_id], start=start, limit=limit)
+        self._lost[request_id] = plan.lost
+        if self.cache.has_states:
+            self._limit = {
+                group_suffix(group_id): plan.boundary + _beyond(group)
+                for group_id, group in self.cache.groups.items()
+                if group.kind is GroupKind.FULL
+            }
+        return plan
+
+    def end_lookup(self) -> None:
+        self._limit = {}
+
+    @guarded(lambda: "")
+    def explain(self, request_id: str, plan: RestorePlan) -> str:
+        return self.cache.explain(self._requests[request_id], plan)
+
+    def served(self, request_id: str, tokens: int) -> None:
+        """A request was admitted with ``tokens`` of its prompt restored."""
+        self.meter.restored_tokens += tokens
+        self.meter.lost_tokens += self._lost.pop(request_id, 0)
+
+    # --- vLLM's interface
+
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        if not self._limit and key in self._most:
+            return HIT
+        return self._lookup(key, req_context)
+
+    def _lookup(self, key: OffloadKey, ctx: ReqContext) -> LookupResult:
+        suffix = key[-GROUP_SUFFIX_BYTES:]
+        pool = self._pools.get(suffix)
+        limit = self._limit.get(suffix)
+        if pool is None or self.sick:
+            return LookupResult.MISS
+        if limit is not None and (ctx.get_offload_key_position(key) or 0) > limit:
+            return LookupResult.MISS
+        if key in pool.ready:
+            return HIT
+        return LookupResult.HIT_PENDING if key in pool.storing else LookupResult.MISS
+
+    def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
+        return CacheHitSource.HOST
+
+    def prepare_load(
+        self, keys: Collection[OffloadKey], req_context: ReqContext
+    ) -> LoadStoreSpec:
+        """Pin what was a hit in this step; vLLM asks for nothing else."""
+        slots = self.cache.load(self._requests[req_context.req_id], keys)
+        return SlotsLoadStoreSpec(np.array(slots, np.int32))
+
+    @guarded(lambda: None)
+    def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
+        self.cache.release(keys)
+
+    @guarded(_nothing_to_store)
+    def prepare_store(
+        self, keys: Collection[OffloadKey], req_context: ReqContext
+    ) -> PrepareStoreOutput | None:
+        reservation = self.cache.reserve(self._requests[req_context.req_id], keys)
+        if reservation is None:
+            # vLLM retries attention blocks at every step: no use if they never fit.
+            return None if self.cache.could_fit(keys) else _nothing_to_store()
+        return PrepareStoreOutput(
+            reservation.keys,
+            SlotsLoadStoreSpec(np.array(reservation.slots, np.int32)),
+            reservation.evicted,
+        )
+
+    @guarded(lambda: None)
+    def complete_store(
+        self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True
+    ) -> None:
+        if success:
+            self.cache.commit(keys)
+        else:
+            self.cache.fail(keys)
+
+    @guarded(RequestOffloadingContext)
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        request_id = req_context.req_id
+        hashes = self._hashes.pop(request_id, ())
+        self._requests[request_id] = self.cache.open(request_id, hashes)
+        return RequestOffloadingContext()
+
+    @guarded(lambda: None)
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        self._lost.pop(req_context.req_id, None)
+        self.cache.finish(self._requests.pop(req_context.req_id))
+
+    @guarded(lambda: None)
+    def reset_cache(self) -> None:
+        self.cache.reset()
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def _publish(self, event: Event) -> None:
+        removed = event.kind in (EventKind.EVICTED_LIVE, EventKind.EVICTED_DEMOTED)
+        if removed or event.kind is EventKind.STORED:
+            keys: list[Any] = list(event.keys)
+            self._events.append(OffloadingEvent(keys, Medium.CPU, removed=removed))
+
+    @guarded(lambda: None)
+    def get_stats(self) -> OffloadingConnectorStats | None:
+        return self.meter.take()

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Prometheus metrics ``vllm:tiercache_*``: their definitions and the deltas of each step."""
+
+from collections import Counter
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
+    OffloadingConnectorStats,
+)
+from vllm.v1.kv_offload.base import (
+    OffloadingCounterMetadata,
+    OffloadingGaugeMetadata,
+    OffloadingMetricMetadata,
+)
+
+from tiercache.cache import TieredCache
+from tiercache.events import EventKind
+from tiercache.slots import SlotCounts
+
+PREFIX = "vllm:tiercache_"
+SLOTS = PREFIX + "slots"
+EVICTIONS = PREFIX + "evictions"
+RESTORED_TOKENS = PREFIX + "restored_tokens"
+LOST_TOKENS = PREFIX + "lost_to_missing_state_tokens"
+
+#: Counters per group: event kind -> name and documentation.
+COUNTERS = {
+    EventKind.DEMOTED: ("demotions", "States demoted because a later one superseded them."),
+    EventKind.STRANDED: ("stranded", "Attention blocks demoted because no state serves them."),
+    EventKind.REFUSED: ("reserve_failures", "Blocks not stored because their group had no room."),
+}
+#: Counters of bytes per group, over all workers.
+BYTES = {
+    EventKind.STORED: ("stored_bytes", "Bytes stored in host memory."),
+    EventKind.RESTORED: ("restored_bytes", "Bytes restored from host memory."),
+}
+EVICTED = {EventKind.EVICTED_LIVE: "live", EventKind.EVICTED_DEMOTED: "demoted"}
+
+
+def definitions() -> dict[str, OffloadingMetricMetadata]:
+    """Metrics by name, as vLLM registers them; counters are exported with ``_total``."""
+    found: dict[str, OffloadingMetricMetadata] = {
+        SLOTS: OffloadingGaugeMetadata(
+            "Slots by group and state; a pinned slot counts as pinned only.",
+            ("group", "kind", "state"),
+        ),
+        EVICTIONS: OffloadingCounterMetadata(
+            "Entries evicted, live or after their demotion.", ("group", "entry")
+        ),
+        RESTORED_TOKENS: OffloadingCounterMetadata("Prompt tokens served from the tiers."),
+        LOST_TOKENS: OffloadingCounterMetadata(
+            "Prompt tokens whose attention blocks were there but that no state could serve."
+        ),
+    }
+    for name, documentation in [*COUNTERS.values(), *BYTES.values()]:
+        found[PREFIX + name] = OffloadingCounterMetadata(documentation, ("group",))
+    return found
+
+
+class Meter:
+    """Turns the cache's running totals into what changed since the last report."""
+
+    def __init__(self, cache: TieredCache, workers: int) -> None:
+        self.restored_tokens = 0
+        self.lost_tokens = 0
+        self._cache = cache
+        self._workers = workers
+        self._reported: dict[int, Counter[EventKind]] = {}
+        self._slots: dict[int, SlotCounts] = {}
+
+    def take(self) -> OffloadingConnectorStats | None:
+        """What changed since the last call, or None."""
+        stats = OffloadingConnectorStats()
+        for group_id, group in self._cache.groups.items():
+            self._take_slots(stats, group_id, group.kind.value)
+            self._take_counters(stats, group_id, group.slot_bytes * self._workers)
+        for name, value in ((RESTORED_TOKENS, self.restored_tokens), (LOST_TOKENS, self.lost_tokens)):
+            if value:
+                stats.increase_counter(name, value)
+        self.restored_tokens = self.lost_tokens = 0
+        return None if stats.is_empty() else stats
+
+    def _take_slots(self, stats: OffloadingConnectorStats, group_id: int, kind: str) -> None:
+        counts = self._cache.primary.pools[group_id].counts()
+        if counts == self._slots.get(group_id):
+            return
+        self._slots[group_id] = counts
+        for state, value in counts._asdict().items():
+            stats.set_gauge(SLOTS, value, (str(group_id), kind, state))
+
+    def _take_counters(
+        self, stats: OffloadingConnectorStats, group_id: int, slot_bytes: int
+    ) -> None:
+        total = self._cache.journal.counters.get(group_id)
+        if total is None:
+            return
+        label = str(group_id)
+        for kind, value in (total - self._reported.get(group_id, Counter())).items():
+            if kind in COUNTERS:
+                stats.increase_counter(PREFIX + COUNTERS[kind][0], value, (label,))
+            elif kind in BYTES:
+                stats.increase_counter(PREFIX + BYTES[kind][0], value * slot_bytes, (label,))
+            elif kind in EVICTED:
+                stats.increase_counter(EVICTIONS, value, (label, EVICTED[kind]))
+        self._reported[group_id] = total.copy()
