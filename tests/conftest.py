@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
 from lab import environment
 
 environment.apply()
@@ -75,10 +76,10 @@ def _check_descriptors(before: set[tuple[int, str]]) -> None:
 
 def _descriptors() -> set[tuple[int, str]]:
     found = set()
-    for number in os.listdir("/proc/self/fd"):
+    for descriptor in Path("/proc/self/fd").iterdir():
         try:
-            found.add((int(number), os.readlink(f"/proc/self/fd/{number}")))
-        except FileNotFoundError:  # the listing's own descriptor
+            found.add((int(descriptor.name), str(descriptor.readlink())))
+        except FileNotFoundError:  # the listing's own
             continue
     return found
 
@@ -92,9 +93,7 @@ def _check_shared_files(before: set[Path]) -> None:
 
 
 def _shared_files() -> set[Path]:
-    return {
-        Path(folder, name) for folder, _, names in os.walk(SHARED_MEMORY) for name in names
-    }
+    return {Path(folder, name) for folder, _, names in os.walk(SHARED_MEMORY) for name in names}
 
 
 def _mapped_by_others() -> set[Path]:

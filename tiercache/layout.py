@@ -84,15 +84,16 @@ def plan_geometry(
 ) -> Geometry:
     """Divide ``budget_bytes``, those of one worker, among ``groups``.
 
-    Let C be the most tokens per chunk of a full or window group, and N the slots of that group.
-    They cover N * C tokens, and every other group has as many slots as these tokens need: a full
-    or window group of T tokens per chunk ``ceil(N * C / T)``, a state group with b(N) =
-    ``ceil(N * C / T)`` boundaries, of a reference request with ceil(R / T) of them,
+    Let C be the most tokens per chunk of any full or window group, and N the slots of that group:
+    they cover N * C tokens. Every other group has the slots that as many tokens need. With T the
+    group's own tokens per chunk and b = ceil(N * C / T), these are
 
-        min(b(N), ceil(b(N) / ceil(R / T)) * (states_per_request + 1))
+        full, window    b
+        state           min(b, ceil(b / ceil(R / T)) * (states_per_request + 1))
 
-    where the 1 is a junction. N is the largest integer whose slots fit. Where all groups have the
-    same T, C = T and b(N) = N. Without full and window groups every state group has N slots.
+    where ceil(R / T) is the blocks of the reference request and the 1 is for a junction. N is the
+    largest integer whose slots fit. Where every group has the same T, b = N. Without full and
+    window groups there is no request to size for, and every state group has N slots.
 
     Every group has a slot, and every state group a second one if all fit, as a new state needs
     room beside the one that it replaces. The slots given in ``group_slots`` are paid for first;
@@ -224,7 +225,7 @@ def _given_bytes(
             known = f"group ids {', '.join(map(str, sorted(sizes)))}"
             raise ConfigError("group_slots", {group_id: slots}, known)
     given = sum(sizes[group_id] * slots for group_id, slots in group_slots.items())
-    if given > budget_bytes:
+    if group_slots and given > budget_bytes:
         allowed = f"slots of at most {budget_bytes} bytes per worker; these take {given} bytes"
         raise ConfigError("group_slots", dict(group_slots), allowed)
     return given

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tiercache.tui.text import Glyphs
 
 PROGRAM = "tiercache-top"
+DISTRIBUTION = "tiercache-kv"
 DEFAULT_URL = "http://127.0.0.1:8000/metrics"
 #: Below this the server would make pages faster than anyone reads them.
 MIN_INTERVAL_S = 0.25
@@ -51,6 +52,7 @@ Examples:
 @click.option("--once", is_flag=True, help="Print one report; exit 1 if there are no numbers.")
 @click.option("as_json", "--json", is_flag=True, help="Print one JSON document (implies --once).")
 @click.option("ascii_only", "--ascii", is_flag=True, help="Draw with ASCII characters alone.")
+@click.version_option(None, "-V", "--version", package_name=DISTRIBUTION, prog_name=PROGRAM)
 def top(url: str, interval: float, *, once: bool, as_json: bool, ascii_only: bool) -> ExitCode:
     """Watch the slots, demotions, evictions and restores of a running cache."""
     from tiercache.tui.sources import MetricsSource

@@ -70,7 +70,8 @@ class Monitor(App[None]):
         yield Lines()
 
     def on_mount(self) -> None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
+        for reason_to_leave in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(reason_to_leave, self.exit)
         self.set_interval(TICK_S, self.draw)
         self._poller.start()
 
@@ -88,7 +89,8 @@ class Monitor(App[None]):
         self.draw()
 
     def on_resize(self) -> None:
-        self.draw()
+        # Later: this handler runs before the one of App that takes in the new size.
+        self.call_later(self.draw)
 
     def action_pause(self) -> None:
         if self._paused_since is None:

@@ -38,7 +38,7 @@ def missing(frame: Frame, width: int) -> list[Text]:
         return _waiting(frame, width)
     return _paragraphs(
         width,
-        f"{frame.url} has tiercache, but no group has reported.",
+        f"{text.clean(frame.url, frame.glyphs)} has tiercache, but no group has reported.",
         "The engine reports with its first step: send a request.",
     )
 

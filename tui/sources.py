@@ -65,6 +65,7 @@ class MetricsSource:
 
     def _explain(self, failure: Exception) -> SourceError:
         if isinstance(failure, HTTPError):
+            failure.close()
             return SourceError(Trouble.BAD_ANSWER, f"HTTP {failure.code} {failure.reason}")
         reason = failure.reason if isinstance(failure, URLError) else failure
         if isinstance(reason, TimeoutError):

@@ -118,5 +118,7 @@ def _rule(frame: Frame, width: int) -> Text:
 
 def _fitted(line: Text, width: int) -> Text:
     """``line`` in exactly ``width`` cells."""
-    line.truncate(max(width, 0), overflow="crop", pad=True)
-    return line
+    # Appended, its own style becomes a span; rendering a text without spans forgets its style.
+    fitted = Text().append_text(line)
+    fitted.truncate(max(width, 0), overflow="crop", pad=True)
+    return fitted

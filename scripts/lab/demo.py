@@ -26,11 +26,11 @@ from lab.transfers import Transfer
 SCHEMA = "tiercache.demo/1"
 MIB = 1 << 20
 
-#: Little enough that the four conversations do not fit: vLLM's manager gets 192 rows for
-#: attention blocks and states alike, tiercache 172 attention blocks and 12 states per group.
-BUDGET_BYTES = 24 * MIB
-#: How long conversations become here; the default is the model's limit, twice as much.
-REFERENCE_TOKENS = 2048
+#: Little enough that not everything fits: vLLM's manager gets 160 rows, for attention blocks and
+#: states alike, tiercache 131 attention blocks and 18 states in each of three groups.
+BUDGET_BYTES = 20 * MIB
+#: A typical length of the conversations here; the default is the model's limit of 4,096.
+REFERENCE_TOKENS = 1024
 
 RUNS: Mapping[str, Transfer] = {
     "vllm-lru": transfers.baseline(BUDGET_BYTES),

@@ -66,20 +66,33 @@ class Engine:
 
         return get_kv_transfer_group().connector_worker.worker
 
+    @property
+    def arena(self) -> Any:
+        """The host memory of tiercache's worker."""
+        return self.worker._arena  # noqa: SLF001 - the tests look at the bytes
+
     def ask(self, prompt: Sequence[int], max_tokens: int = 20) -> Answer:
         """Greedy continuation of one prompt."""
         return self.ask_all([prompt], max_tokens)[0]
 
     def ask_all(self, prompts: Sequence[Sequence[int]], max_tokens: int = 20) -> list[Answer]:
         """Greedy continuations of several prompts, in flight together."""
-        from vllm import SamplingParams, TokensPrompt
-
         outputs = self.llm.generate(
-            [TokensPrompt(prompt_token_ids=list(prompt)) for prompt in prompts],
-            SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True),
-            use_tqdm=False,
+            [_prompt(prompt) for prompt in prompts], _greedy(max_tokens), use_tqdm=False
         )
         return [_answer(output) for output in outputs]
+
+    def begin(self, request_id: str, prompt: Sequence[int], max_tokens: int = 20) -> None:
+        """Send a prompt without waiting; `step` drives it, `abort` ends it."""
+        self.llm.llm_engine.add_request(request_id, _prompt(prompt), _greedy(max_tokens))
+
+    def step(self) -> None:
+        """One step of the engine."""
+        self.llm.llm_engine.step()
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request that was begun, as when its client goes away."""
+        self.llm.llm_engine.abort_request([request_id])
 
     def settle(self) -> None:
         """Let the last stores finish: they are submitted a step after their blocks were computed.
@@ -136,6 +149,18 @@ def _drop_prefill_checkpoints() -> None:
     from vllm.model_executor.layers.mamba.mamba_mixer2 import MambaMixer2
 
     MambaMixer2.get_kv_cache_spec = MambaBase.get_kv_cache_spec
+
+
+def _prompt(tokens: Sequence[int]) -> Any:
+    from vllm import TokensPrompt
+
+    return TokensPrompt(prompt_token_ids=list(tokens))
+
+
+def _greedy(max_tokens: int) -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
 
 
 def _answer(output: Any) -> Answer:

@@ -117,7 +117,7 @@ FALCON_H1 = Recipe(
     },
     block_size=64,
     tokens_per_block=64,
-    device_blocks=150,
+    device_blocks=100,
     recurrent=True,
     mamba2=True,
 )

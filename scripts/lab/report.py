@@ -57,17 +57,18 @@ def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 def next_steps(model: Path, recipe: Recipe, transfer: Transfer) -> str:
     """Commands to copy: a server with the model just made, and ways to look at it."""
     url = f"http://127.0.0.1:{PORT}"
-    prompt = json.dumps({"model": recipe.name, "prompt": "Once upon a time. " * 20})
+    prompt = json.dumps({"model": recipe.name, "prompt": "Tell me more. " * 16})
     monitor = Path(sys.executable).with_name("tiercache-top")
     return f"""\
 Start a server with tiercache and the model just made:
 
 {_server_command(model, recipe, transfer)}
 
-Ask it something, more than once, and look at it:
+Ask it something, empty the device cache, ask again, and look at it:
 
   curl -s {url}/v1/completions -H 'Content-Type: application/json' \\
     -d {shlex.quote(prompt)}
+  curl -s -X POST {url}/reset_prefix_cache
   curl -s {url}/metrics | grep vllm:tiercache_
   {shlex.quote(str(monitor))} --url {url}/metrics
 """

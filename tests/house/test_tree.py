@@ -60,7 +60,9 @@ def test_no_path_of_one_machine() -> None:
 
 def test_links_lead_to_known_hosts() -> None:
     def strangers(path: Path) -> set[str]:
-        hosts = (urlsplit(link).hostname or "" for link in re.findall(r"https?://[\w.:-]+", _text(path)))
+        hosts = (
+            urlsplit(link).hostname or "" for link in re.findall(r"https?://[\w.:-]+", _text(path))
+        )
         return {host for host in hosts if "." in host and not _is_local(host)} - HOSTS
 
     assert {str(path): found for path in FILES if (found := strangers(path))} == {}

@@ -3,7 +3,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from tiercache.blocks import Key
 from tiercache.policies.base import Evicted, Policy
@@ -60,7 +60,7 @@ class ARC(Policy):
             elif key in self._pinned:
                 self._pinned[key] = self._again
 
-    def settle(self, used: Mapping[Key, bool], *, tail_first: bool) -> None:
+    def settle(self, used: dict[Key, bool], *, tail_first: bool) -> None:
         """As in the base; what the request inserted itself stays seen once."""
         for key in reversed(used) if tail_first else used:
             if used[key] or key not in self._once:

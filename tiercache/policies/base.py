@@ -6,7 +6,7 @@ demote or evict, only who goes next.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 from tiercache.blocks import Key
@@ -39,7 +39,7 @@ class Policy(ABC):
     def touch(self, keys: Iterable[Key]) -> None:
         """Make keys the most recent ones and undo their demotion; unknown keys are ignored."""
 
-    def settle(self, used: Mapping[Key, bool], *, tail_first: bool) -> None:
+    def settle(self, used: dict[Key, bool], *, tail_first: bool) -> None:
         """Commit the recency of a finished request.
 
         ``used`` maps its keys, in prefix order, to whether they were there before it (a reuse)

@@ -24,6 +24,7 @@ from tiercache.config import TierCacheConfig
 from tiercache.restore import RestorePlan
 from tiercache.vllm.compat import check_version
 from tiercache.vllm.geometry import BLUEPRINT, extra_config, make_blueprint, refuse_topology
+from tiercache.vllm.logs import join_vllm_log
 from tiercache.vllm.manager import TierCacheManager
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class TierCacheConnector(OffloadingConnector):
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
+        join_vllm_log()
         check_version()
         self._blueprint = make_blueprint(vllm_config, kv_cache_config)
         extra_config(vllm_config).update(SPEC)
