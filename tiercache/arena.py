@@ -69,7 +69,7 @@ class HostArena:
                 raise
             raise OutOfMemoryError(self.nbytes, available_bytes()) from error
         state = "pinned" if pin else "not pinned"
-        logger.info("arena: %d bytes, pages %s, %s", self.nbytes, self.pages, state)
+        logger.info("tiercache arena: %d bytes, pages %s, %s", self.nbytes, self.pages, state)
 
     def region(self, group_id: int) -> torch.Tensor:
         """The slots of a group: int8, (slots, slot_bytes), contiguous, not a copy.
@@ -176,4 +176,4 @@ def _unmap(mapping: mmap.mmap) -> None:
     try:
         mapping.close()
     except BufferError:
-        logger.warning("arena: a view is still held; %d bytes stay mapped", len(mapping))
+        logger.warning("tiercache arena: a view is still held; %d bytes stay mapped", len(mapping))

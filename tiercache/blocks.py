@@ -4,10 +4,10 @@
 Covers names only: nothing here knows slots, policies or an engine.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby
+from itertools import count, groupby
 from operator import itemgetter
 from typing import NewType
 
@@ -97,8 +97,9 @@ class Lineage:
 
     def index(self, block_hash: BlockHash) -> int | None:
         """Index of ``block_hash``, or None if it is not on this lineage."""
-        for i in range(len(self._indexes), len(self.hashes)):
-            self._indexes[self.hashes[i]] = i
+        known = len(self._indexes)
+        if known < len(self.hashes):
+            self._indexes.update(zip(self.hashes[known:], count(known), strict=False))
         return self._indexes.get(block_hash)
 
     def key(self, group_id: int, tokens: int) -> Key | None:

@@ -6,7 +6,7 @@ bytes are copied by whoever owns the memory.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tiercache.admission import OfferCounter
 from tiercache.blocks import BlockHash, GroupKind, GroupSpec, Key, by_group
@@ -122,7 +122,7 @@ class TieredCache:
         """Whether ``key`` is missing, being written, or ready."""
         return self.primary.state(key)
 
-    def reserve(self, request: Request, keys: Iterable[Key]) -> Reservation | None:
+    def reserve(self, request: Request, keys: Collection[Key]) -> Reservation | None:
         """Reserve slots for those of ``keys`` that have none and are admitted.
 
         None, and nothing changed, if one group has no room for all of its keys.
@@ -137,19 +137,19 @@ class TieredCache:
         pools = self.primary.pools
         return all(len(k) <= pools[group_id].capacity for group_id, k in by_group(keys).items())
 
-    def commit(self, keys: Iterable[Key]) -> None:
+    def commit(self, keys: Collection[Key]) -> None:
         """The blocks of ``keys`` are written: make them readable."""
         self.primary.commit(keys)
 
-    def fail(self, keys: Iterable[Key]) -> None:
+    def fail(self, keys: Collection[Key]) -> None:
         """The blocks of ``keys`` could not be written: free their slots."""
         self.primary.fail(keys)
 
-    def load(self, request: Request, keys: Iterable[Key]) -> list[int]:
+    def load(self, request: Request, keys: Collection[Key]) -> list[int]:
         """Pin ready keys and return their slots. Raises KeyError if one is not ready."""
         return self.primary.pin(request, keys)
 
-    def release(self, keys: Iterable[Key]) -> None:
+    def release(self, keys: Collection[Key]) -> None:
         """The load of ``keys`` is over: unpin them."""
         self.primary.unpin(keys)
 

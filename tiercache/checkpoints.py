@@ -6,7 +6,7 @@ eviction orders are elsewhere.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, KeysView, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Sequence
 
 from tiercache.blocks import BlockHash, Lineage
 from tiercache.errors import InvariantError
@@ -100,11 +100,10 @@ class CheckpointTree:
         self._nodes[node.block_hash] = node
         return node
 
-    def remove(self, node: Checkpoint) -> Checkpoint | None:
+    def remove(self, node: Checkpoint) -> Checkpoint:
         """Take ``node`` out and hand its children to its parent.
 
-        Returns the parent if that was demoted and is the newest of its lineage again: its
-        demotion is undone here, and the caller must undo it in the eviction orders.
+        Returns the parent: if that was demoted and is a leaf now, the caller must undo it.
         """
         parent = node.parent
         assert parent is not None
@@ -112,9 +111,6 @@ class CheckpointTree:
         parent.children.discard(node)
         for child in list(node.children):
             child.attach(parent)
-        if parent.children or not parent.demoted:
-            return None
-        parent.demoted = False
         return parent
 
     def superseded(
@@ -128,20 +124,26 @@ class CheckpointTree:
         nodes = list(self.on(lineage))
         return [
             node
-            for node in reversed(nodes)
+            for node in reversed(nodes[1:])
             if node.index <= nodes[0].index - keep_hashes
             and not node.demoted
             and (demote_forks or not node.is_fork)
         ]
 
-    def stranded(self, node: Checkpoint) -> tuple[int, int]:
-        """Range of indexes on ``node.hashes`` that no checkpoint serves once ``node`` is gone."""
+    def stranded(self, node: Checkpoint, running: Iterable[Lineage] = ()) -> tuple[int, int]:
+        """Range of indexes on ``node.hashes`` that nothing serves once ``node`` is gone.
+
+        What the lineages of ``running`` requests share will be served by checkpoints to come.
+        """
         if node.children:
             return 0, 0
         assert node.parent is not None
         start = node.parent.index + 1
-        for sibling in node.parent.children - {node}:
-            start = max(start, _first_difference(node.hashes, sibling.hashes, start))
+        for sibling in node.parent.children:
+            if sibling is not node:
+                start = _first_difference(node.hashes, sibling.hashes, start)
+        for lineage in running:
+            start = _first_difference(node.hashes, lineage.hashes, start)
         return start, len(node.hashes)
 
     def clear(self) -> None:
@@ -155,8 +157,7 @@ class CheckpointTree:
             checks = {
                 "filed under its hash": node.block_hash == block_hash,
                 "below its parent": parent is not None and node in parent.children,
-                "on its parent's prefix": parent is self._root
-                or (parent is not None and parent.leads_to(node)),
+                "its parent is the nearest": parent is self._deepest(node.hashes, node.index),
                 "a leaf is live": bool(node.children) or not node.demoted,
             }
             for invariant, holds in checks.items():
@@ -165,9 +166,12 @@ class CheckpointTree:
 
 
 def _first_difference(a: Sequence[BlockHash], b: Sequence[BlockHash], start: int) -> int:
-    """First index from ``start`` on at which two chains differ; they agree before ``start``.
+    """First index from ``start`` on at which two chains differ.
 
-    Hashes are chained, so once they differ they differ for good: bisection finds the place.
+    Hashes are chained: once they differ they differ for good, so most pairs are told apart by
+    one look at ``start``, and bisection finds the place for the others.
     """
     end = min(len(a), len(b))
-    return bisect_left(range(end), True, lo=min(start, end), key=lambda i: a[i] != b[i])
+    if start >= end or a[start] != b[start]:
+        return start
+    return bisect_left(range(end), 1, lo=start, key=lambda i: a[i] != b[i])

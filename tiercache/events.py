@@ -17,6 +17,8 @@ REMEMBERED_EVICTIONS = 65_536
 
 
 class EventKind(StrEnum):
+    """What can happen to entries of a group."""
+
     STORED = "stored"
     FAILED = "failed"
     RESTORED = "restored"

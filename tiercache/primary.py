@@ -6,7 +6,8 @@ how far a prefix can be restored is decided in ``restore``.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import filterfalse
 from typing import NamedTuple
 
 from tiercache.blocks import (
@@ -66,9 +67,11 @@ class PrimaryTier:
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.pools = {
-            spec.group_id: SlotPool(spec, slots[spec.group_id], make_policy(policy, slots[spec.group_id]))
-            for spec in groups
+            group.group_id: SlotPool(group, capacity, make_policy(policy, capacity))
+            for group in groups
+            for capacity in (slots[group.group_id],)
         }
+        self._state_of = {group_id: pool.state for group_id, pool in self.pools.items()}
         self.tree = CheckpointTree()
         self.journal = Journal(clock)
         self.tokens_per_hash = tokens_per_hash
@@ -78,14 +81,14 @@ class PrimaryTier:
         self._planner = Planner(groups)
         self._states = [p for p in self.pools.values() if p.spec.kind is GroupKind.STATE]
         self._fulls = [p for p in self.pools.values() if p.spec.kind is GroupKind.FULL]
-        self._open: dict[str, Request] = {}
+        self._open: set[Request] = set()
         self._writers: dict[Key, Request] = {}
         self._arriving: Counter[BlockHash] = Counter()
 
-    def _by_group(self, keys: Iterable[Key]) -> Iterable[tuple[SlotPool, list[Key]]]:
-        """Keys of each group, with its pool; a key given twice counts once."""
+    def _by_group(self, keys: Collection[Key]) -> Iterable[tuple[SlotPool, Collection[Key]]]:
+        """Keys of each group, with its pool."""
         if len(self.pools) == 1:
-            return ((pool, list(dict.fromkeys(keys))) for pool in self.pools.values())
+            return ((pool, keys) for pool in self.pools.values())
         return ((self.pools[group_id], run) for group_id, run in by_group(keys).items())
 
     # --- requests
@@ -93,36 +96,32 @@ class PrimaryTier:
     def open(self, request_id: str, hashes: Sequence[BlockHash]) -> Request:
         """Begin a request whose block hashes are, or will grow to be, ``hashes``."""
         request = Request(request_id, Lineage(hashes, self.tokens_per_hash))
-        self._open[request_id] = request
+        self._open.add(request)
         return request
 
     def finish(self, request: Request) -> None:
         """Commit the recency of what the request used; then demote what it superseded.
 
-        The demotion waits until no state of the request is in flight.
+        Both wait until none of its stores is in flight: a block that became readable afterwards
+        would be out of order, and only a state that is readable supersedes.
         """
-        for group_id, used in request.used.items():
-            pool = self.pools[group_id]
-            pool.policy.settle(used, tail_first=pool.spec.kind is GroupKind.FULL)
-            if pool.spec.kind is GroupKind.STATE:
-                self._revive(used)
-        request.used.clear()
         request.finished = True
-        self._open.pop(request.request_id, None)
-        self._conclude(request)
+        if not request.storing:
+            self._conclude(request)
 
     def plan(self, request: Request, *, start: int, limit: int) -> RestorePlan:
         """How far beyond ``start`` tokens the request can be restored, at most to ``limit``."""
         boundaries = self._boundaries(request.lineage, limit)
         return self._planner.plan(
-            request.lineage, self.state, boundaries, start=start, limit=limit
+            request.lineage, self._state_of, boundaries, start=start, limit=limit
         )
 
     def _boundaries(self, lineage: Lineage, limit: int) -> Iterator[int]:
         """Boundaries in tokens at which there is or will be a checkpoint, the deepest first."""
         hashes, step = lineage.hashes, self.tokens_per_hash
+        arriving, complete = self._arriving, self.tree.hashes
         for index in range(min(limit // step, len(hashes)) - 1, -1, -1):
-            if hashes[index] in self._arriving or self.tree.get(hashes[index]):
+            if hashes[index] in complete or hashes[index] in arriving:
                 yield (index + 1) * step
 
     # --- stores
@@ -131,18 +130,19 @@ class PrimaryTier:
         pool = self.pools.get(int.from_bytes(key[-GROUP_SUFFIX_BYTES:], "big"))
         return pool.state(key) if pool is not None else Presence.MISSING
 
-    def reserve(self, request: Request, keys: Iterable[Key]) -> Reservation | None:
+    def reserve(self, request: Request, keys: Collection[Key]) -> Reservation | None:
         """Reserve a slot for every key that has none, evicting by policy.
 
-        All or nothing over all groups: None, and nothing changed, if one of them has no room.
+        All or nothing over all groups: None, and nothing evicted, if one of them has no room.
         No key of this call is evicted by it. The result is sorted by group, each in the order
         given.
         """
         wanted = []
         for pool, offered in self._by_group(keys):
-            missing = pool.missing(offered)
-            held = _difference(offered, missing)
-            request.reuse(pool.spec.group_id, held)
+            distinct = list(dict.fromkeys(offered))
+            missing = pool.missing(distinct)
+            held = _difference(distinct, missing)
+            request.use(pool.spec.group_id, distinct)
             wanted.append((pool, missing, held))
         for pool, missing, held in wanted:
             if len(missing) > pool.room(held):
@@ -154,73 +154,85 @@ class PrimaryTier:
             reservation.keys.extend(missing)
             reservation.slots.extend(slots)
             reservation.evicted.extend(evicted.keys)
+            self._revive(pool, held)
             self._reserved(request, pool, missing)
             self._evicted(request, pool, evicted)
         return reservation
 
     def _reserved(self, request: Request, pool: SlotPool, keys: list[Key]) -> None:
         request.insert(pool.spec.group_id, keys)
+        request.storing += len(keys)
+        self._writers.update(dict.fromkeys(keys, request))
         if pool.spec.kind is GroupKind.STATE:
-            request.storing.update(keys)
-            self._writers.update(dict.fromkeys(keys, request))
             hashes = [key_hash(key) for key in keys]
             request.states.extend(hashes)
             self._arriving.update(hashes)
 
-    def commit(self, keys: Iterable[Key]) -> None:
+    def commit(self, keys: Collection[Key]) -> None:
         """Make reserved keys readable; keys that are not in flight are ignored."""
         for pool, group_keys in self._by_group(keys):
             stored = pool.commit(group_keys)
             self._record(EventKind.STORED, pool, stored)
-            if pool.spec.kind is GroupKind.STATE:
-                self._arrived(stored)
+            self._arrived(pool, stored)
 
-    def fail(self, keys: Iterable[Key]) -> None:
+    def fail(self, keys: Collection[Key]) -> None:
         """Free the slots of reserved keys; keys that are not in flight are ignored."""
         for pool, group_keys in self._by_group(keys):
             failed = pool.fail(group_keys)
             self._record(EventKind.FAILED, pool, failed)
-            if pool.spec.kind is GroupKind.STATE:
-                self._arrived(failed)
+            self._arrived(pool, failed)
 
-    def _arrived(self, keys: Iterable[Key]) -> None:
-        """State keys are no longer in flight: complete their checkpoints, conclude requests."""
-        for key in keys:
-            request, block_hash = self._writers.pop(key), key_hash(key)
-            request.storing.discard(key)
-            self._arriving[block_hash] -= 1
-            if not self._arriving[block_hash]:
-                del self._arriving[block_hash]
-            self._complete(request.lineage, block_hash)
-            if request.finished:
+    def _arrived(self, pool: SlotPool, keys: list[Key]) -> None:
+        """Keys are no longer in flight: complete their checkpoints, conclude their requests."""
+        if pool.spec.kind is GroupKind.STATE:
+            for key in keys:
+                block_hash = key_hash(key)
+                self._arriving[block_hash] -= 1
+                if not self._arriving[block_hash]:
+                    del self._arriving[block_hash]
+                self._complete(self._writers[key], block_hash)
+        for request, arrived in Counter(map(self._writers.pop, keys)).items():
+            request.storing -= arrived
+            if request.finished and not request.storing:
                 self._conclude(request)
 
-    def _complete(self, lineage: Lineage, block_hash: BlockHash) -> None:
+    def _complete(self, request: Request, block_hash: BlockHash) -> None:
+        """Add the checkpoint to the tree if all its members are there, and demote what it replaces.
+
+        Not only once the request ends: the states that one long prompt leaves on its way would
+        evict those of everybody else.
+        """
         members = self._members(block_hash)
-        index = lineage.index(block_hash)
+        index = request.lineage.index(block_hash)
         if index is None or any(key not in pool.ready for pool, key in members):
             return
-        self.tree.add(lineage, index)
-        for pool, key in members:
-            pool.policy.touch((key,))
+        node = self.tree.add(request.lineage, index)
+        self._touch(node)
+        self._reconsider(node.parent)
+        self._supersede(request)
 
     # --- loads
 
-    def pin(self, request: Request, keys: Iterable[Key]) -> list[int]:
+    def pin(self, request: Request, keys: Collection[Key]) -> list[int]:
         """Pin ready keys for a load; returns their slots, sorted by group as by ``reserve``.
 
-        A hit undoes the demotion of what it consumes. Raises KeyError if a key is not ready.
+        A hit undoes the demotion of what it consumes. Raises KeyError, and pins nothing, if a key
+        is not ready.
         """
-        slots = []
-        for pool, group_keys in self._by_group(keys):
+        wanted = list(self._by_group(keys))
+        for pool, group_keys in wanted:
+            for absent in filterfalse(pool.ready.__contains__, group_keys):
+                raise KeyError(absent)
+        slots: list[int] = []
+        for pool, group_keys in wanted:
             slots += pool.pin(group_keys, hit=True)
-            request.reuse(pool.spec.group_id, group_keys)
+            request.use(pool.spec.group_id, group_keys)
             self._record(EventKind.RESTORED, pool, group_keys, request)
             if pool.spec.kind is GroupKind.STATE:
-                self._revive(group_keys)
+                self._revive(pool, group_keys)
         return slots
 
-    def unpin(self, keys: Iterable[Key]) -> None:
+    def unpin(self, keys: Collection[Key]) -> None:
         """Undo one pin of each key; keys that are not pinned are ignored."""
         for pool, group_keys in self._by_group(keys):
             pool.unpin(group_keys)
@@ -228,17 +240,25 @@ class PrimaryTier:
     # --- demotion and eviction
 
     def _conclude(self, request: Request) -> None:
-        """Demote what a finished request superseded, once none of its states is in flight."""
-        if request.storing:
-            return
-        for block_hash in request.states:
+        """Settle what a finished request leaves behind; none of its stores is in flight."""
+        self._open.discard(request)
+        for group_id, used in request.used.items():
+            pool = self.pools[group_id]
+            if pool.spec.kind is GroupKind.STATE:
+                # What was demoted since it was used is superseded: recency must not revive it.
+                for key in list(filter(pool.policy.is_demoted, used)):
+                    del used[key]
+            pool.policy.settle(used, tail_first=pool.spec.kind is GroupKind.FULL)
+        for block_hash in dict.fromkeys(request.states):
             if self.tree.get(block_hash) is None and block_hash not in self._arriving:
-                self._discard(block_hash)
-        request.states.clear()
-        if self._demote and self._states:
-            self._supersede(request)
+                self._discard(request, block_hash)
+        request.forget()
+        self._supersede(request)
 
     def _supersede(self, request: Request) -> None:
+        """Demote the checkpoints that the newest one on the request's lineage replaces."""
+        if not self._demote or not self._states:
+            return
         block = self._states[0].spec.tokens_per_chunk // self.tokens_per_hash
         nodes = self.tree.superseded(
             request.lineage,
@@ -252,13 +272,23 @@ class PrimaryTier:
         for node in nodes:
             node.demoted = all(p.policy.is_demoted(k) for p, k in self._members(node.block_hash))
 
-    def _revive(self, keys: Iterable[Key]) -> None:
-        """State keys were hit: none of their checkpoints is demoted any more."""
-        for key in keys:
-            node = self.tree.get(key_hash(key))
-            if node is not None and node.demoted:
-                node.demoted = False
-                self._touch(node)
+    def _revive(self, pool: SlotPool, keys: Iterable[Key]) -> None:
+        """Keys are used again: undo their demotion, that of a state with its whole checkpoint."""
+        if pool.policy.demoted:
+            pool.policy.touch(list(filter(pool.policy.is_demoted, keys)))
+        if pool.spec.kind is GroupKind.STATE:
+            for node in filter(None, map(self.tree.get, map(key_hash, keys))):
+                self._undo_demotion(node)
+
+    def _reconsider(self, node: Checkpoint | None) -> None:
+        """Undo a demotion that no longer holds: ``node`` is the newest again, or became a fork."""
+        if node is not None and (not node.children or (node.is_fork and not self._demote_forks)):
+            self._undo_demotion(node)
+
+    def _undo_demotion(self, node: Checkpoint) -> None:
+        if node.demoted:
+            node.demoted = False
+            self._touch(node)
 
     def _touch(self, node: Checkpoint) -> None:
         for pool, key in self._members(node.block_hash):
@@ -276,18 +306,17 @@ class PrimaryTier:
 
     def _lose(self, request: Request, node: Checkpoint) -> None:
         """A member of a checkpoint is gone: nothing that only it could serve is worth keeping."""
-        stranded = self.tree.stranded(node)
-        revived = self.tree.remove(node)
-        if revived is not None:
-            self._touch(revived)
-        self._discard(node.block_hash)
+        stranded = self.tree.stranded(node, [request.lineage for request in self._open])
+        self._reconsider(self.tree.remove(node))
+        self._discard(request, node.block_hash)
         if self._demote:
             self._strand(request, node, *stranded)
 
-    def _discard(self, block_hash: BlockHash) -> None:
+    def _discard(self, request: Request, block_hash: BlockHash) -> None:
         """Make the remaining members of a broken checkpoint the next victims of their groups."""
         for pool, key in self._members(block_hash):
-            pool.policy.demote((key,), first=True)
+            demoted = pool.policy.demote((key,), first=True)
+            self._record(EventKind.STRANDED, pool, demoted, request)
 
     def _strand(self, request: Request, node: Checkpoint, start: int, end: int) -> None:
         """Demote the attention blocks at ``start <= index < end``, the end of the prefix first."""
@@ -318,19 +347,22 @@ class PrimaryTier:
     def reset(self) -> None:
         """Drop every entry, whatever its state; running requests go on from nothing."""
         for pool in self.pools.values():
+            self._record(EventKind.RESET, pool, list(pool.ready))
             pool.clear()
         self.tree.clear()
         self._writers.clear()
         self._arriving.clear()
-        for request in self._open.values():
+        for request in self._open:
             request.forget()
+        self._open = {request for request in self._open if not request.finished}
 
     def validate(self) -> None:
         """Check every invariant in O(slots); raises InvariantError."""
         for pool in self.pools.values():
             pool.validate()
         self.tree.validate()
-        storing = {key for pool in self._states for key in pool.storing}
+        storing = {key for pool in self.pools.values() for key in pool.storing}
+        arriving = (key_hash(key) for pool in self._states for key in pool.storing)
         complete = {
             key_hash(key)
             for pool in self._states[:1]
@@ -338,13 +370,18 @@ class PrimaryTier:
             if all(member in p.ready for p, member in self._members(key_hash(key)))
         }
         checks = {
-            "every state in flight has a writer": storing == self._writers.keys(),
+            "every key in flight has a writer": storing == self._writers.keys(),
+            "requests know how much of them is in flight": dict(Counter(self._writers.values()))
+            == {request: request.storing for request in self._open if request.storing},
+            "boundaries in flight are counted": self._arriving == Counter(arriving),
             "the tree holds the complete checkpoints": complete == self.tree.hashes,
             "a demoted checkpoint has demoted members": all(
                 node.demoted <= pool.policy.is_demoted(key)
                 for node in self.tree
                 for pool, key in self._members(node.block_hash)
             ),
+            "a fork is live": self._demote_forks
+            or not any(node.demoted and node.is_fork for node in self.tree),
         }
         for invariant, holds in checks.items():
             if not holds:

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cache remembers of one request while it runs."""
+"""What the cache remembers of one request until its last store is over."""
 
-from tiercache.blocks import BlockHash, Key, Lineage
+from collections.abc import Collection
+from itertools import filterfalse
+
+from tiercache.blocks import BlockHash, Key, Lineage, key_hash
 
 
 class Request:
-    """One request: its lineage, what it used, and which of its states are in flight."""
+    """One request: its lineage, what it used, and how much of it is in flight."""
 
     __slots__ = ("finished", "lineage", "request_id", "states", "storing", "used")
 
@@ -16,18 +19,33 @@ class Request:
         """Per group, in prefix order: key -> whether it was there before this request."""
         self.states: list[BlockHash] = []
         """Boundaries at which it stored a state."""
-        self.storing: set[Key] = set()
-        """State keys that it reserved and that are neither committed nor failed yet."""
+        self.storing = 0
+        """How many keys it reserved that are neither committed nor failed yet."""
         self.finished = False
 
-    def reuse(self, group_id: int, keys: list[Key]) -> None:
-        self.used.setdefault(group_id, {}).update(dict.fromkeys(keys, True))
+    def use(self, group_id: int, keys: Collection[Key]) -> None:
+        """Note keys of a group, given in prefix order, as used; known ones keep their note.
 
-    def insert(self, group_id: int, keys: list[Key]) -> None:
-        self.used.setdefault(group_id, {}).update(dict.fromkeys(keys, False))
+        vLLM loads what lies behind the device's own prefix before it offers that prefix, so keys
+        may belong before those that are noted.
+        """
+        used = self.used.setdefault(group_id, {})
+        first = next(iter(keys), None)
+        if used and first and first not in used and self._is_before(first, next(iter(used))):
+            self.used[group_id] = dict.fromkeys(keys, True) | used
+        else:
+            used.update(dict.fromkeys(filterfalse(used.__contains__, keys), True))
+
+    def _is_before(self, key: Key, other: Key) -> bool:
+        at, other_at = self.lineage.index(key_hash(key)), self.lineage.index(key_hash(other))
+        return at is not None and other_at is not None and at < other_at
+
+    def insert(self, group_id: int, keys: Collection[Key]) -> None:
+        """Note of keys that it used that it inserted them itself."""
+        self.used[group_id].update(dict.fromkeys(keys, False))
 
     def forget(self) -> None:
-        """Drop everything but the lineage: the pools were reset under a running request."""
+        """Drop everything but the lineage."""
         self.used.clear()
         self.states.clear()
-        self.storing.clear()
+        self.storing = 0

@@ -4,10 +4,10 @@
 Pure: it sees the groups, a lineage and what is present, moves nothing and pins nothing.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tiercache.blocks import GroupKind, GroupSpec, Key, Lineage
+from tiercache.blocks import GroupKind, GroupSpec, Key, Lineage, group_suffix
 from tiercache.slots import Presence
 
 StateOf = Callable[[Key], Presence]
@@ -49,7 +49,7 @@ class Planner:
     def plan(
         self,
         lineage: Lineage,
-        state_of: StateOf,
+        states: Mapping[int, StateOf],
         checkpoints: Iterable[int],
         *,
         start: int,
@@ -57,107 +57,159 @@ class Planner:
     ) -> RestorePlan:
         """Find the deepest boundary in ``(start, limit]`` that every group can serve.
 
-        ``checkpoints`` are the boundaries, the deepest first, at which states are or will be
-        present; they are ignored for a model without state groups. A full group needs every
-        block from ``start`` on, a window group its trailing ones, a state group the one state at
-        the boundary.
+        A full group needs every block from ``start`` on, a window group its trailing ones, a
+        state group the one state at the boundary.
+
+        Args:
+            lineage: the request's block hashes.
+            states: per group id, what is known of one of its keys.
+            checkpoints: boundaries up to ``limit`` at which states are or will be present, the
+                deepest first; ignored for a model without state groups.
+            start: tokens that the device has already.
+            limit: tokens that can be restored at most.
         """
-        seen = _Seen(lineage, state_of)
-        reach = {group: _full_reach(seen, group, start, limit) for group in self._full}
+        seen = _Seen(lineage, states)
+        limit -= limit % lineage.tokens_per_hash
+        reach = {group: seen.reach(group, start, limit) for group in self._full}
         attention = max(start, min(reach.values(), default=limit))
-        ended_by = next((g.group_id for g, end in reach.items() if _is_short(g, end, limit)), None)
         if self._state:
             within = (b for b in checkpoints if b > start and _covered(b, reach))
             boundary = next((b for b in within if self._serves(seen, start, b)), start)
         else:
             boundary = self._windowed(seen, start, attention)
-        if boundary < attention:
-            ended_by = (self._state or self._window)[0].group_id
-        if not self._full:
-            attention = boundary
         pending = boundary > start and self._pending(seen, start, boundary)
-        return RestorePlan(start, boundary, max(attention, boundary), pending, ended_by)
+        ended_by = self._missing_at(seen, start, attention) if boundary < attention else None
+        if ended_by is None:
+            ended_by = _shortest(reach, limit)
+        if not self._full or boundary > attention:
+            attention = boundary
+        return RestorePlan(start, boundary, attention, pending, ended_by)
 
     def _serves(self, seen: "_Seen", start: int, boundary: int) -> bool:
         """Whether states, partial attention blocks and windows are all there at ``boundary``."""
         exact = [*self._state, *(g for g in self._full if boundary % g.tokens_per_chunk)]
         return all(seen.has(group, boundary) for group in exact) and all(
-            _window_end(seen, group, start, boundary) == boundary for group in self._window
+            _window_gap(seen, group, start, boundary) is None for group in self._window
         )
 
     def _windowed(self, seen: "_Seen", start: int, boundary: int) -> int:
         """Deepest boundary that all window groups serve and all full groups can end at."""
-        while True:
+        while boundary > start:
             before = boundary
             for group in self._window:
                 boundary = _window_end(seen, group, start, boundary)
             for group in self._full:
                 boundary -= boundary % group.tokens_per_chunk
-            if boundary == before or boundary <= start:
-                return max(boundary, start)
+            if boundary == before:
+                return boundary
+        return start
 
     def _pending(self, seen: "_Seen", start: int, boundary: int) -> bool:
-        needed = [(group, boundary) for group in self._state]
-        for group in [*self._full, *self._window]:
+        storing = seen.storing
+        return bool(storing) and any(
+            (group.group_id, end) in storing for group, end in self._needed(start, boundary)
+        )
+
+    def _needed(self, start: int, boundary: int) -> Iterator[tuple[GroupSpec, int]]:
+        """What a restore to ``boundary`` looks at: groups and the ends of their blocks."""
+        for group in self._state:
+            yield group, boundary
+        for group in self._full:
             step = group.tokens_per_chunk
-            first = start - start % step
-            if group.window_chunks is not None:
-                first = max(first, boundary - group.window_chunks * step)
-            needed += [(group, end) for end in range(first + step, boundary + 1, step)]
-        return any(seen.state(group, end) is Presence.STORING for group, end in needed)
+            whole = boundary - boundary % step + _beyond(group)
+            for end in range(start - start % step + step, whole + 1, step):
+                yield group, end
+            if boundary % step:
+                yield group, boundary
+        for group in self._window:
+            for chunk in _window(group, start, boundary):
+                yield group, chunk * group.tokens_per_chunk
+
+    def _missing_at(self, seen: "_Seen", start: int, boundary: int) -> int | None:
+        """The first state or window group that cannot serve ``boundary``."""
+        for group in self._state:
+            if not seen.has(group, boundary - boundary % group.tokens_per_chunk):
+                return group.group_id
+        for group in self._window:
+            if _window_gap(seen, group, start, boundary) is not None:
+                return group.group_id
+        return None
 
 
 class _Seen:
-    """Presence of the blocks of one lineage."""
+    """Presence of the blocks of one lineage; remembers which are still being written."""
 
-    def __init__(self, lineage: Lineage, state_of: StateOf) -> None:
-        self.lineage = lineage
-        self._state_of = state_of
-
-    def state(self, group: GroupSpec, end: int) -> Presence:
-        key = self.lineage.key(group.group_id, end)
-        return Presence.MISSING if key is None else self._state_of(key)
+    def __init__(self, lineage: Lineage, states: Mapping[int, StateOf]) -> None:
+        self.storing: set[tuple[int, int]] = set()
+        self._lineage = lineage
+        self._states = states
 
     def has(self, group: GroupSpec, end: int) -> bool:
-        return self.state(group, end) is not Presence.MISSING
+        key = self._lineage.key(group.group_id, end)
+        presence = Presence.MISSING if key is None else self._states[group.group_id](key)
+        if presence is Presence.STORING:
+            self.storing.add((group.group_id, end))
+        return presence is not Presence.MISSING
+
+    def reach(self, group: GroupSpec, start: int, limit: int) -> int:
+        """Where the present whole blocks of a full group end, at most ``limit``.
+
+        A draft group is looked up one chunk further than it serves, so its last present block
+        does not count.
+        """
+        step, beyond = group.tokens_per_chunk, _beyond(group)
+        hashes, per_hash = self._lineage.hashes, self._lineage.tokens_per_hash
+        state_of, suffix = self._states[group.group_id], group_suffix(group.group_id)
+        missing, storing = Presence.MISSING, Presence.STORING
+        reached = start - start % step
+        # Once per block of a prompt, which may have 30,000: nothing here that can be outside.
+        for end in range(reached + step, min(limit + beyond, len(hashes) * per_hash) + 1, step):
+            presence = state_of(Key(hashes[end // per_hash - 1] + suffix))
+            if presence is missing:
+                break
+            if presence is storing:
+                self.storing.add((group.group_id, end))
+            reached = end
+        return reached - beyond
 
 
-def _full_reach(seen: _Seen, group: GroupSpec, start: int, limit: int) -> int:
-    """Where the present whole blocks of a full group end, at most ``limit``.
-
-    A draft group is looked up one chunk further than it serves, so its last present block does
-    not count.
-    """
-    step = group.tokens_per_chunk
-    beyond = step if group.draft else 0
-    end = start - start % step
-    while end + step <= limit + beyond and seen.has(group, end + step):
-        end += step
-    return end - beyond
+def _beyond(group: GroupSpec) -> int:
+    """Tokens that a group is looked up further than it serves."""
+    return group.tokens_per_chunk if group.draft else 0
 
 
-def _is_short(group: GroupSpec, reach: int, limit: int) -> bool:
-    return reach + group.tokens_per_chunk <= limit
+def _shortest(reach: Mapping[GroupSpec, int], limit: int) -> int | None:
+    """The full group with the least blocks, if one that would fit below ``limit`` is missing."""
+    short = [group for group, end in reach.items() if end + group.tokens_per_chunk <= limit]
+    return min(short, key=reach.__getitem__).group_id if short else None
 
 
-def _covered(boundary: int, reach: dict[GroupSpec, int]) -> bool:
+def _covered(boundary: int, reach: Mapping[GroupSpec, int]) -> bool:
     """Whether all whole attention blocks before ``boundary`` are there."""
     return all(boundary - boundary % g.tokens_per_chunk <= end for g, end in reach.items())
+
+
+def _window(group: GroupSpec, start: int, boundary: int) -> range:
+    """Numbers of the chunks that a window group needs at ``boundary``, the last one first."""
+    assert group.window_chunks is not None
+    last = -(-boundary // group.tokens_per_chunk)
+    return range(last, max(start // group.tokens_per_chunk, last - group.window_chunks), -1)
+
+
+def _window_gap(seen: _Seen, group: GroupSpec, start: int, boundary: int) -> int | None:
+    """Number of the last chunk that is missing from the window, or None."""
+    step = group.tokens_per_chunk
+    return next((i for i in _window(group, start, boundary) if not seen.has(group, i * step)), None)
 
 
 def _window_end(seen: _Seen, group: GroupSpec, start: int, boundary: int) -> int:
     """Deepest boundary up to ``boundary`` whose trailing blocks are present, or ``start``.
 
-    A missing block rules out every boundary whose window covers it, so each block is looked at
-    once.
+    A missing block rules out every boundary whose window covers it.
     """
-    step = group.tokens_per_chunk
-    assert group.window_chunks is not None
     while boundary > start:
-        last = -(-boundary // step)
-        first = max(start // step, last - group.window_chunks)
-        gap = next((i for i in range(last, first, -1) if not seen.has(group, i * step)), None)
+        gap = _window_gap(seen, group, start, boundary)
         if gap is None:
             return boundary
-        boundary = (gap - 1) * step
+        boundary = (gap - 1) * group.tokens_per_chunk
     return start

@@ -6,18 +6,15 @@ epoch; nothing here asks a clock or a server.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 
 from tiercache.tui.snapshot import Snapshot
 from tiercache.tui.trouble import SourceError, Trouble
 
 #: Two minutes at the default interval: steps from one snapshot to the next, a cell each.
 HISTORY_STEPS = 120
-#: Rates are means over this long: one tick of a server in bursts says little.
-RATE_WINDOW_S = 10.0
 #: A scrape may take its whole interval and one may be lost before numbers are called old.
 STALE_INTERVALS = 3
 #: With very short intervals, ordinary jitter of a busy server is not worth an alarm.
@@ -92,34 +89,6 @@ class Feed:
         if now - taken > self._patience:
             return Status(State.STALE, taken, reason or "no answer yet")
         return Status(State.LIVE, taken, reason)
-
-
-def rates(history: Sequence[Snapshot]) -> Mapping[str, float | None]:
-    """How much each total grew per second, over the last ``RATE_WINDOW_S``."""
-    recent = [
-        (snapshot.taken, snapshot.totals())
-        for snapshot in history
-        if history[-1].taken - snapshot.taken <= RATE_WINDOW_S
-    ]
-    names = recent[-1][1] if recent else ()
-    return {name: _rate([(taken, totals[name]) for taken, totals in recent]) for name in names}
-
-
-def steps(history: Sequence[Snapshot], name: str) -> list[int]:
-    """How much the total ``name`` grew from each snapshot to the next, where both know it."""
-    totals = [snapshot.totals()[name] for snapshot in history]
-    return [
-        later - earlier
-        for earlier, later in pairwise(totals)
-        if earlier is not None and later is not None
-    ]
-
-
-def _rate(readings: Iterable[tuple[float, int | None]]) -> float | None:
-    known = [(taken, total) for taken, total in readings if total is not None]
-    if not known or known[-1][0] <= known[0][0]:
-        return None
-    return (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
 
 
 def _restarted(earlier: Snapshot, later: Snapshot) -> bool:

@@ -9,6 +9,7 @@ from rich.text import Text
 from tiercache.tui import feed, text
 from tiercache.tui.frame import Frame
 from tiercache.tui.groups import BAD, HEAD
+from tiercache.tui.trends import Trend, trends
 
 LABEL_WIDTH = 31
 NUMBER_WIDTH = 10
@@ -41,34 +42,26 @@ FLOWS = (
 def table(frame: Frame, width: int, lines: int) -> list[Text]:
     """A head and as many totals as ``lines`` allows."""
     kept = sorted(FLOWS, key=lambda flow: flow.rank)[: max(lines - 1, 0)]
-    shown = [_line(flow, frame, width) for flow in FLOWS if flow in kept]
-    return [_head(frame, width), *shown] if shown else []
+    spark_width = min(width - 3 - LABEL_WIDTH - 2 * NUMBER_WIDTH, feed.HISTORY_STEPS)
+    if spark_width < MIN_SPARK:
+        spark_width = 0
+    grown = trends(frame.history)
+    shown = [_line(flow, grown[flow.name], frame, spark_width) for flow in FLOWS if flow in kept]
+    return [_head(frame, spark_width), *shown] if shown else []
 
 
-def _spark_width(width: int) -> int:
-    return min(width - 3 - LABEL_WIDTH - 2 * NUMBER_WIDTH, feed.HISTORY_STEPS)
-
-
-def _head(frame: Frame, width: int) -> Text:
+def _head(frame: Frame, spark_width: int) -> Text:
     numbers = "".join(text.right(title, NUMBER_WIDTH) for title in ("TOTAL", "PER SEC"))
-    head = f" {text.fit('SINCE THE SERVER STARTED', LABEL_WIDTH)}{numbers}"
-    spark = _spark_width(width)
-    if spark >= MIN_SPARK and len(frame.history) > 1:
-        title = f"LAST {text.duration(spark * frame.interval)}"
-        head += f"  {title if len(title) <= spark else ''}"
-    return Text(head, style=HEAD)
+    span = f"LAST {text.duration(spark_width * frame.interval)}"
+    title = span if spark_width >= len(span) and len(frame.history) > 1 else ""
+    return Text(f" {text.fit('SINCE THE SERVER STARTED', LABEL_WIDTH)}{numbers}  {title}", HEAD)
 
 
-def _line(flow: Flow, frame: Frame, width: int) -> Text:
-    latest = frame.latest
-    total = None if latest is None else latest.totals()[flow.name]
-    rate = feed.rates(frame.history).get(flow.name) if frame.is_live else None
-    line = Text(f" {text.fit(flow.label, LABEL_WIDTH)}", style="" if frame.is_live else "dim")
+def _line(flow: Flow, trend: Trend, frame: Frame, spark_width: int) -> Text:
+    rate = trend.per_second if frame.is_live else None
     loses = flow.is_loss and bool(rate)
-    line.append(text.right(flow.show(total), NUMBER_WIDTH))
-    line.append(text.right(flow.show(rate), NUMBER_WIDTH), style=BAD if loses else "")
-    line.append(" !" if loses else "  ", style=BAD)
-    if (spark := _spark_width(width)) >= MIN_SPARK:
-        values = feed.steps(frame.history, flow.name)
-        line.append(text.sparkline(values, spark, frame.glyphs.levels))
-    return line
+    line = Text(f" {text.fit(flow.label, LABEL_WIDTH)}", "" if frame.is_live else "dim")
+    line.append(text.right(flow.show(trend.total), NUMBER_WIDTH))
+    line.append(text.right(flow.show(rate), NUMBER_WIDTH), BAD if loses else "")
+    line.append(" !" if loses else "  ", BAD)
+    return line.append(text.sparkline(trend.steps, spark_width, frame.glyphs.levels))

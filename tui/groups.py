@@ -22,18 +22,22 @@ MAX_NAME_WIDTH = 14
 
 HEAD = "bold"
 BAD = "bold red"
-STYLES = ("green", "yellow", "cyan", "")
+BAR_STYLES = ("green", "yellow", "cyan", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of numbers. Those with a lower ``rank`` stay when the screen gets narrower."""
+    """A column of numbers. Those with a lower ``rank`` stay when the screen gets narrower.
+
+    One that ``alarms`` stands out where the next store evicts a live entry.
+    """
 
     title: str
     width: int
     rank: int
     cell: Callable[[Group], str]
     left: bool = False
+    alarms: bool = False
 
 
 COLUMNS = (
@@ -44,7 +48,7 @@ COLUMNS = (
     Column("LIVE", 6, 2, lambda g: text.count(g.slots.live)),
     Column("DEMOT", 6, 4, lambda g: text.count(g.slots.demoted)),
     Column("PIN", 5, 5, lambda g: text.count(g.slots.pinned)),
-    Column("SPARE ", 7, 0, lambda g: text.count(g.spare) + (_alarm(g) or " ")),
+    Column("SPARE ", 7, 0, lambda g: text.count(g.spare) + (_alarm(g) or " "), alarms=True),
     Column("EV.LIVE", 8, 8, lambda g: text.count(g.counters.evicted_live)),
     Column("EV.DEM", 7, 10, lambda g: text.count(g.counters.evicted_demoted)),
     Column("DEMOTIONS", 10, 9, lambda g: text.count(g.counters.demotions)),
@@ -156,7 +160,7 @@ def _legend(width: int, glyphs: Glyphs) -> str:
     words = ("live", "dem", "busy", "free")
     legend = ""
     for entry in map(str.__add__, marks, words):
-        if len(legend) + 1 + len(entry) > width + 1:
+        if len(legend) + len(entry) > width:
             break
         legend += f" {entry}"
     return legend
@@ -172,13 +176,10 @@ def _line(row: Row, shape: Shape, glyphs: Glyphs, *, fresh: bool) -> Text:
     line = Text(f" {text.fit(row.name, shape.name_width)}", style="" if fresh else "dim")
     for column in shape.columns:
         value = text.clean(column.cell(row.group), glyphs)
-        line.append(_aligned(column, value), style=_cell_style(column, row.group))
+        alarming = column.alarms and not row.group.spare
+        line.append(_aligned(column, value), style=BAD if alarming else "")
     line.append(" ").append_text(_bar(row.group, shape.bar_width, glyphs))
     return line
-
-
-def _cell_style(column: Column, group: Group) -> str:
-    return BAD if column.title == "SPARE " and not group.spare else ""
 
 
 def _alarm(group: Group) -> str:
@@ -191,6 +192,6 @@ def _bar(group: Group, width: int, glyphs: Glyphs) -> Text:
     parts = (live, demoted, pinned + storing, free)
     marks = (glyphs.live, glyphs.demoted, glyphs.busy, glyphs.free)
     bar = Text()
-    for mark, cells, style in zip(marks, text.share(parts, width), STYLES, strict=True):
+    for mark, cells, style in zip(marks, text.share(parts, width), BAR_STYLES, strict=True):
         bar.append(mark * cells, style=style)
     return bar

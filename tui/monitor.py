@@ -93,10 +93,10 @@ class Monitor(App[None]):
         self.call_later(self.draw)
 
     def action_pause(self) -> None:
-        if self._paused_since is None:
-            self._paused_since, self._held = self._clock(), self._feed.history
-        else:
+        if self._paused_since is not None:
             self._paused_since, self._held = None, ()
+        elif self._feed.history:
+            self._paused_since, self._held = self._clock(), self._feed.history
         self.draw()
 
     def action_sort(self) -> None:

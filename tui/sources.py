@@ -57,10 +57,13 @@ class MetricsSource:
         try:
             with self._opener.open(self.url, timeout=self._timeout) as answer:
                 page: bytes = answer.read(MAX_PAGE_BYTES + 1)
+                missing = answer.length
         except (OSError, http.client.HTTPException) as failure:
             raise self._explain(failure) from failure
         if len(page) > MAX_PAGE_BYTES:
             raise SourceError(Trouble.BAD_ANSWER, f"the page is over {MAX_PAGE_BYTES} bytes")
+        if missing:
+            raise SourceError(Trouble.BAD_ANSWER, f"the page ends {missing} bytes too early")
         return page.decode("utf-8", errors="replace")
 
     def _explain(self, failure: Exception) -> SourceError:
@@ -72,7 +75,7 @@ class MetricsSource:
             return SourceError(Trouble.NO_ANSWER, f"no answer within {self._timeout:g}s")
         if isinstance(reason, OSError):
             return SourceError(Trouble.UNREACHABLE, (reason.strerror or str(reason)).lower())
-        return SourceError(Trouble.BAD_ANSWER, f"not HTTP: {type(reason).__name__}")
+        return SourceError(Trouble.BAD_ANSWER, f"a broken answer ({type(reason).__name__})")
 
 
 def normal_url(url: str) -> str:

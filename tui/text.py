@@ -109,8 +109,11 @@ def share(parts: Sequence[int], width: int) -> list[int]:
 
 
 def sparkline(values: Sequence[int], width: int, levels: str) -> str:
-    """The last ``width`` values, the newest at the right, against the largest of them."""
-    shown = values[-width:] if width > 0 else []
-    top = max(shown, default=0)
-    marks = (levels[-(-value * (len(levels) - 1) // top) if top else 0] for value in shown)
+    """The last ``width`` values, the newest at the right, against the largest of them.
+
+    Only nothing has the lowest level; values below 0 count as nothing.
+    """
+    shown = [max(value, 0) for value in values[-width:]] if width > 0 else []
+    top = max(shown, default=0) or 1
+    marks = (levels[-(-value * (len(levels) - 1) // top)] for value in shown)
     return right("".join(marks), width)

@@ -13,6 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
 
 from vllm.v1.kv_offload.base import OffloadingManager, OffloadKey, ReqContext, make_offload_key
 from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
@@ -25,6 +27,8 @@ SCHEMA = "tiercache.bench/1"
 OPERATIONS = ("store", "finish", "lookup", "load")
 BLOCK = 16
 FILL = 10_000
+
+Row = dict[str, Any]
 
 
 def new_keys(start: int, count: int) -> list[OffloadKey]:
@@ -45,24 +49,22 @@ class Contender:
     manager: OffloadingManager
     costs: dict[str, list[float]] = field(default_factory=dict)
 
-    def play(self, name: str, keys: list[OffloadKey], *, keep: bool = True) -> None:
+    def play(self, name: str, keys: list[OffloadKey]) -> None:
         """One request that stores ``keys``, and one that looks them up and loads them."""
-        ctx = context(name, keys)
-        self.manager.on_new_request(ctx)
         done = set(keys)
-        self._time("store", keys, keep, lambda: self._store(keys, done, ctx))
-        self._time("finish", keys, keep, lambda: self.manager.on_request_finished(ctx))
-        if not keep:
-            return
-        again = context(name + "-again", keys)
+        first, again = context(name, keys), context(name + "-again", keys)
+        self.manager.on_new_request(first)
+        self._time("store", keys, lambda: self._store(keys, done, first))
+        self._time("finish", keys, lambda: self.manager.on_request_finished(first))
         self.manager.on_new_request(again)
-        self._time("lookup", keys, keep, lambda: self._lookup(keys, again))
-        self._time("load", keys, keep, lambda: self._load(keys, done, again))
+        self._time("lookup", keys, lambda: self._lookup(keys, again))
+        self._time("load", keys, lambda: self._load(keys, done, again))
         self.manager.on_request_finished(again)
 
     def _store(self, keys: list[OffloadKey], done: set[OffloadKey], ctx: ReqContext) -> None:
         output = self.manager.prepare_store(keys, ctx)
-        assert output is not None and len(output.keys_to_store) == len(keys)
+        assert output is not None
+        assert len(output.keys_to_store) == len(keys)
         self.manager.complete_store(done, ctx)
 
     def _lookup(self, keys: list[OffloadKey], ctx: ReqContext) -> None:
@@ -74,16 +76,19 @@ class Contender:
         self.manager.prepare_load(keys, ctx)
         self.manager.complete_load(done, ctx)
 
-    def _time(self, op: str, keys: list[OffloadKey], keep: bool, run: Callable[[], None]) -> None:
+    def _time(self, op: str, keys: list[OffloadKey], run: Callable[[], None]) -> None:
         start = time.perf_counter()
         run()
-        if keep:
-            cost = (time.perf_counter() - start) / len(keys) * 1e6
-            self.costs.setdefault(op, []).append(cost)
+        self.costs.setdefault(op, []).append((time.perf_counter() - start) / len(keys) * 1e6)
 
     def fill(self, count: int) -> None:
+        """Store ``count`` keys, in requests of a size that a server sees."""
         for start in range(0, count, FILL):
-            self.play(f"fill-{start}", new_keys(start, min(FILL, count - start)), keep=False)
+            keys = new_keys(start, min(FILL, count - start))
+            ctx = context(f"fill-{start}", keys)
+            self.manager.on_new_request(ctx)
+            self._store(keys, set(keys), ctx)
+            self.manager.on_request_finished(ctx)
 
     def median(self, op: str) -> float:
         return statistics.median(self.costs[op])
@@ -117,7 +122,7 @@ def demote_cost(keys: list[Key], slots: int, rounds: int) -> float:
     return statistics.median(costs)
 
 
-def measure(resident: int, sizes: list[int], rounds: int) -> Iterator[dict[str, object]]:
+def measure(resident: int, sizes: list[int], rounds: int) -> Iterator[Row]:
     """Yield the rows of one pool size."""
     players = contenders(resident)
     for name, player in players.items():
@@ -126,27 +131,30 @@ def measure(resident: int, sizes: list[int], rounds: int) -> Iterator[dict[str, 
     start = resident
     for size in sizes:
         say(f"requests of {size:,} keys, {rounds} rounds")
-        for player in players.values():
-            player.costs.clear()
-        for round_ in range(rounds):
-            keys = new_keys(start, size)
-            start += size
-            for player in players.values():
-                gc.collect()
-                player.play(f"{size}-{round_}", keys)
+        compete(players, start, size, rounds)
+        start += size * rounds
         mine = players["ours"]
-        for rival in ("lru", "arc"):
-            for op in OPERATIONS:
-                yield row(f"{op}-{rival}", resident, size, mine.median(op), players[rival].median(op))
+        for rival, op in product(("lru", "arc"), OPERATIONS):
+            theirs = players[rival].median(op)
+            yield row(f"{op}-{rival}", resident, size, mine.median(op), theirs)
     players.clear()
     for size in sizes:
         cost = demote_cost([Key(k) for k in new_keys(0, size)], resident, rounds)
         yield row("demote", resident, size, cost, None)
 
 
-def row(
-    name: str, resident: int, keys: int, mine: float, theirs: float | None
-) -> dict[str, object]:
+def compete(players: dict[str, Contender], start: int, size: int, rounds: int) -> None:
+    """Play the same requests of ``size`` new keys with every contender, in turn."""
+    for player in players.values():
+        player.costs.clear()
+    for number in range(rounds):
+        keys = new_keys(start + number * size, size)
+        for player in players.values():
+            gc.collect()
+            player.play(f"{size}-{number}", keys)
+
+
+def row(name: str, resident: int, keys: int, mine: float, theirs: float | None) -> Row:
     return {
         "name": name,
         "resident": resident,
@@ -161,7 +169,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def table(rows: list[dict[str, object]]) -> str:
+def table(rows: list[Row]) -> str:
     head = f"{'operation':<14}{'resident':>10}{'keys':>8}{'ours µs':>9}{'vllm µs':>9}{'ratio':>7}"
     lines = [
         f"{r['name']!s:<14}{r['resident']:>10,}{r['request_keys']:>8,}{r['ours_us']:>9}"

@@ -28,7 +28,6 @@ class Recipe:
     block_size: int
     tokens_per_block: int
     device_blocks: int
-    recurrent: bool = False
     mamba2: bool = False
     seed: int = 0
 
@@ -66,7 +65,6 @@ QWEN3_NEXT = Recipe(
     block_size=64,
     tokens_per_block=64,
     device_blocks=100,
-    recurrent=True,
 )
 
 LFM2 = Recipe(
@@ -93,7 +91,6 @@ LFM2 = Recipe(
     block_size=32,
     tokens_per_block=32,
     device_blocks=200,
-    recurrent=True,
 )
 
 FALCON_H1 = Recipe(
@@ -103,7 +100,7 @@ FALCON_H1 = Recipe(
     | {
         "hidden_size": 128,
         "intermediate_size": 256,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": 4,
         "num_attention_heads": 2,
         "num_key_value_heads": 2,
         "head_dim": 64,
@@ -113,12 +110,13 @@ FALCON_H1 = Recipe(
         "mamba_d_state": 32,
         "mamba_n_groups": 1,
         "mamba_chunk_size": 64,
+        "attention_out_multiplier": 4.0,
+        "key_multiplier": 4.0,
         "tie_word_embeddings": False,
     },
     block_size=64,
     tokens_per_block=64,
     device_blocks=100,
-    recurrent=True,
     mamba2=True,
 )
 

@@ -33,6 +33,11 @@ class Witness:
         worker.submit_store = self._after_store(worker.submit_store)
         worker.submit_load = self._before_load(worker.submit_load)
 
+    def take_wrong(self) -> list[Key]:
+        """The keys whose bytes were wrong, for a test that expects it; they are forgotten."""
+        wrong, self.wrong = self.wrong, []
+        return wrong
+
     def _after_prepare_store(self, prepare: Callable[..., Any]) -> Callable[..., Any]:
         def prepare_store(keys: Sequence[Key], context: Any) -> Any:
             output = prepare(keys, context)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from lab.engine import Engine
 from lab.witness import Witness
 

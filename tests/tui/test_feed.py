@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tiercache.tui.feed import HISTORY_STEPS, Feed, State, Status, rates, steps
+from tiercache.tui.feed import HISTORY_STEPS, Feed, State, Status
 from tiercache.tui.snapshot import Snapshot
 from tiercache.tui.trouble import SourceError, Trouble
 
@@ -82,24 +82,3 @@ def test_history_is_bounded(feed: Feed, qwen: Qwen) -> None:
     for step in range(2 * HISTORY_STEPS):
         feed.accept(qwen(step))
     assert len(feed.history) == HISTORY_STEPS + 1
-
-
-def test_rates_are_means_over_the_last_ten_seconds(qwen: Qwen) -> None:
-    history = [qwen(step) for step in range(0, 31, 2)]
-    assert rates(history)["demotions"] == 14.0
-    assert rates(history)["restored_tokens"] == 48_000.0
-    assert rates(history)["lost_tokens"] == pytest.approx(101_760.0)
-
-
-def test_no_rate_from_one_snapshot_nor_of_what_is_unknown(qwen: Qwen) -> None:
-    assert rates([]) == {}
-    assert set(rates([qwen(0)]).values()) == {None}
-    unknown = [replace(qwen(0), lost_tokens=None), qwen(1)]
-    assert rates(unknown)["lost_tokens"] is None
-    assert rates(unknown)["demotions"] == 14.0
-
-
-def test_steps_are_differences_of_neighbours(qwen: Qwen) -> None:
-    assert steps([qwen(0), qwen(1), qwen(3)], "demotions") == [14, 28]
-    assert steps([qwen(0)], "demotions") == []
-    assert steps([replace(qwen(0), lost_tokens=None), qwen(9)], "lost_tokens") == []

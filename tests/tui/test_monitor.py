@@ -6,11 +6,10 @@ from queue import Queue
 import pytest
 from textual.pilot import Pilot
 
-from tiercache.tui.feed import State
 from tiercache.tui.monitor import Monitor, Reported
 from tiercache.tui.poller import Report
 from tiercache.tui.snapshot import Snapshot
-from tiercache.tui.text import ASCII, UNICODE
+from tiercache.tui.text import ASCII
 from tiercache.tui.trouble import SourceError, Trouble
 from tiercache.tui.widgets import Lines
 
@@ -26,8 +25,8 @@ class Watched(Monitor):
 
     def on_reported(self, message: Reported) -> None:
         message.prevent_default()
-        super().on_reported(message)
         self.heard.set()
+        super().on_reported(message)
 
 
 class Stage:
@@ -81,12 +80,12 @@ def play(act: Act, size: tuple[int, int] = (80, 24)) -> Stage:
 
     async def run() -> None:
         async with stage.monitor.run_test(size=size) as stage.pilot:
-            try:
-                await act(stage)
-            finally:
-                stage.reports.put(REFUSED)
+            await act(stage)
 
-    asyncio.run(run())
+    try:
+        asyncio.run(run())
+    finally:
+        stage.reports.put(REFUSED)  # the poller is stopped, but may wait for one more
     return stage
 
 
@@ -146,6 +145,16 @@ def test_pause_holds_the_numbers_but_not_the_header(qwen: Qwen) -> None:
     play(act)
 
 
+def test_there_is_nothing_to_hold_before_the_first_answer(qwen: Qwen) -> None:
+    async def act(stage: Stage) -> None:
+        await stage.press("p")
+        assert "WAITING" in stage.header
+        await stage.report(qwen(0))
+        assert "LIVE" in stage.header
+
+    play(act)
+
+
 def test_sort_goes_round(qwen: Qwen) -> None:
     async def act(stage: Stage) -> None:
         await stage.report(qwen(30))
@@ -196,7 +205,7 @@ def test_only_changed_lines_are_painted(qwen: Qwen, monkeypatch: pytest.MonkeyPa
         await stage.report(qwen(0))
         lines = stage.monitor.query_one(Lines)
         painted: list[int] = []
-        monkeypatch.setattr(lines, "refresh", lambda region: painted.append(region.y))
+        monkeypatch.setattr(lines, "refresh", lambda *regions: painted.extend(r.y for r in regions))
         stage.monitor.draw()
         assert painted == []
         await stage.press("p")
@@ -228,11 +237,3 @@ def test_no_color_shows_the_same_text(qwen: Qwen, monkeypatch: pytest.MonkeyPatc
         assert {color.name for color in colors} <= {"default"}
 
     play(act)
-
-
-def test_unknown_states_do_not_exist() -> None:
-    """Every state has a place on the screen; a new one must be given its own."""
-    from tiercache.tui.view import STATE_STYLES
-
-    assert set(STATE_STYLES) == set(State)
-    assert UNICODE != ASCII

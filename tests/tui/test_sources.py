@@ -91,7 +91,13 @@ def test_it_promises_more_than_it_sends() -> None:
     with listener(lambda connection: connection.sendall(answer)) as url:
         cut = failure(url)
     assert cut.trouble is Trouble.BAD_ANSWER
-    assert str(cut) == "not HTTP: IncompleteRead"
+    assert str(cut) == "the page ends 995 bytes too early"
+
+
+def test_it_ends_within_a_chunk() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n100\r\nvllm:"
+    with listener(lambda connection: connection.sendall(answer)) as url:
+        assert str(failure(url)) == "a broken answer (IncompleteRead)"
 
 
 def test_an_endless_page_is_refused(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,8 @@ def test_shares_fill_the_width_and_lose_nobody(parts: list[int], width: int) -> 
         ([0, 0], 4, "  .."),
         ([0, 1, 10], 4, " .:|"),
         ([9, 9, 0, 5, 10], 3, ".:|"),
+        ([-7, 1], 2, ".|"),
+        ([-7, -1], 2, ".."),
     ],
 )
 def test_sparkline(values: list[int], width: int, line: str) -> None:

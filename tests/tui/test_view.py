@@ -96,6 +96,10 @@ def test_a_small_screen_says_what_is_spare(live: Frame, golden: Golden) -> None:
     golden("live-40x8.txt", plain(view.screen(live, 40, 8)))
 
 
+def test_every_state_has_a_style() -> None:
+    assert set(view.STATE_STYLES) == set(State)
+
+
 def test_losses_and_empty_groups_are_marked_without_colour(live: Frame) -> None:
     lines = view.screen(live, 80, 24)
     empty = next(line.plain for line in lines if line.plain.startswith(" g7"))

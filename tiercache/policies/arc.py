@@ -63,9 +63,9 @@ class ARC(Policy):
     def settle(self, used: dict[Key, bool], *, tail_first: bool) -> None:
         """As in the base; what the request inserted itself stays seen once."""
         for key in reversed(used) if tail_first else used:
-            if used[key] or key not in self._once:
+            if used[key] or key in self._again:
                 self.touch((key,))
-            else:
+            elif key in self._once:
                 self._once.move_to_end(key)
 
     def demote(self, keys: Sequence[Key], *, first: bool = False) -> list[Key]:

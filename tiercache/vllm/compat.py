@@ -66,9 +66,7 @@ def check_version(version: str | None = None) -> None:
     """
     found = vllm.__version__ if version is None else version
     if not OLDEST <= Version(Version(found).base_version) < NEWEST:
-        raise UnsupportedError(
-            f"vLLM {found} is not supported; supported: >= {OLDEST}, < {NEWEST}"
-        )
+        raise UnsupportedError(f"vLLM {found} is not supported; supported: >= {OLDEST}, < {NEWEST}")
 
 
 def broken_contracts() -> list[str]:

@@ -122,7 +122,8 @@ class TierCacheConnector(OffloadingConnector):
         if plan is not None:
             self._share_junction(request, plan)
             if logger.isEnabledFor(logging.DEBUG):
-                logger.debug("request %s %s", request_id, manager.explain(request_id, plan))
+                reason = manager.explain(request_id, plan)
+                logger.debug("tiercache: request %s %s", request_id, reason)
         return found
 
     def _share_junction(self, request: Request, plan: RestorePlan) -> None:

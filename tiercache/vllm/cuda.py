@@ -54,7 +54,9 @@ class CudaTransfers:
         self._stores, self._loads, self._expedited = (Lane(new_stream()) for _ in range(3))
         batched = hasattr(torch.ops._C_cache_ops, "swap_blocks_batch")
         self._copy = self._copy_batch if batched else self._copy_rows
-        logger.info("copies: %s", "one batch per transfer" if batched else "one call per page")
+        logger.info(
+            "tiercache copies: %s", "one batch per transfer" if batched else "one call per page"
+        )
 
     def store(self, job_id: int, copies: Sequence[PageCopies]) -> None:
         self._submit(self._stores, job_id, copies, to_host=True)
@@ -90,13 +92,13 @@ class CudaTransfers:
     def _copy_batch(self, copies: Sequence[PageCopies], *, to_host: bool) -> object:
         if not copies:
             return None
-        device, host, sizes = map(torch.from_numpy, self._memory.addresses(copies))
-        source, target = (device, host) if to_host else (host, device)
+        addresses = self._memory.addresses(copies, to_host=to_host)
+        source, target, sizes = map(torch.from_numpy, addresses)
         # Nobody writes a slot that is being loaded, so its bytes may be read ahead of the stream.
         # The blocks of a store are written by the engine and must be read in stream order.
         ops.swap_blocks_batch(source, target, sizes, is_src_access_order_any=not to_host)
         return source, target, sizes
 
     def _copy_rows(self, copies: Sequence[PageCopies], *, to_host: bool) -> object:
-        self._memory.copy_rows(copies, to_host=to_host, non_blocking=True)
+        self._memory.copy_rows(copies, to_host=to_host)
         return None

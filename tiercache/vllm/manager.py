@@ -7,7 +7,7 @@ Covers the calls of vLLM's scheduler. What is cached and what goes is decided in
 import functools
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
@@ -37,29 +37,31 @@ from tiercache.vllm.transfer import SlotsLoadStoreSpec
 logger = logging.getLogger(__name__)
 
 HIT = LookupResult.HIT
-P = ParamSpec("P")
-R = TypeVar("R")
-Method = Callable[Concatenate["TierCacheManager", P], R]
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def guarded(answer: Callable[[], R]) -> Callable[[Method[P, R]], Method[P, R]]:
+def guarded(answer: Callable[[], Any]) -> Callable[[Method], Method]:
     """Never raise into the engine: on a fault, log it once, serve no more hits, give ``answer()``.
 
     After a fault the books may be wrong, so from then on everything misses and nothing is stored.
     """
 
-    def decorate(method: Method[P, R]) -> Method[P, R]:
+    def decorate(method: Method) -> Method:
         @functools.wraps(method)
-        def call(self: "TierCacheManager", *args: P.args, **kwargs: P.kwargs) -> R:
+        def call(self: "TierCacheManager", *args: Any, **kwargs: Any) -> Any:
             if self.sick:
                 return answer()
             try:
                 return method(self, *args, **kwargs)
             except Exception:
-                self.fall_sick(method.__name__)
+                logger.exception(
+                    "fault in %s: tiercache stops serving, requests are recomputed",
+                    method.__name__,
+                )
+                self._fall_sick()
                 return answer()
 
-        return call
+        return cast(Method, call)
 
     return decorate
 
@@ -94,12 +96,10 @@ class TierCacheManager(OffloadingManager):
         if kv_events:
             cache.journal.listeners.append(self._publish)
 
-    def fall_sick(self, where: str) -> None:
-        """Stop serving after a fault that is being handled."""
+    def _fall_sick(self) -> None:
         self.sick = True
         self._most = {}
         self._limit = {}
-        logger.exception("fault in %s: tiercache stops serving, requests are recomputed", where)
 
     # --- what the connector tells beyond vLLM's interface
 
@@ -160,9 +160,7 @@ class TierCacheManager(OffloadingManager):
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
         return CacheHitSource.HOST
 
-    def prepare_load(
-        self, keys: Collection[OffloadKey], req_context: ReqContext
-    ) -> LoadStoreSpec:
+    def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         """Pin what was a hit in this step; vLLM asks for nothing else."""
         slots = self.cache.load(self._requests[req_context.req_id], keys)
         return SlotsLoadStoreSpec(np.array(slots, np.int32))

@@ -18,8 +18,8 @@ from tiercache.vllm.copies import PageCopies
 class Addresses(NamedTuple):
     """Copies as addresses in bytes, and their sizes: int64, one entry per copy."""
 
-    device: NDArray[np.int64]
-    host: NDArray[np.int64]
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
     sizes: NDArray[np.int64]
 
 
@@ -35,28 +35,27 @@ class Memory:
         self._tensors = list(tensors)
         self._regions = {group_id: region.view(-1) for group_id, region in regions.items()}
 
-    def copy_rows(
-        self, copies: Sequence[PageCopies], *, to_host: bool, non_blocking: bool = False
-    ) -> None:
-        """Make the copies one by one; with ``non_blocking`` they are queued on a CUDA stream."""
+    def copy_rows(self, copies: Sequence[PageCopies], *, to_host: bool) -> None:
+        """Queue the copies, one by one, on the current stream of the device."""
         # Without inference mode torch refuses to write into a tensor that was created in it.
         with torch.inference_mode():
             for page in copies:
                 for device, host in self._rows(page):
                     source, target = (device, host) if to_host else (host, device)
-                    target.copy_(source, non_blocking=non_blocking)
+                    target.copy_(source, non_blocking=True)
 
-    def addresses(self, copies: Sequence[PageCopies]) -> Addresses:
-        """Where each copy begins on either side, in the order of ``copies`` and their rows."""
+    def addresses(self, copies: Sequence[PageCopies], *, to_host: bool) -> Addresses:
+        """From where to where each copy goes, in the order of ``copies`` and their rows."""
         device, host, sizes = np.empty((3, sum(len(page.rows) for page in copies)), np.int64)
-        at = 0
+        start = 0
         for page in copies:
+            end = start + len(page.rows)
             tensor = self._tensors[page.tensor]
-            part = slice(at, at := at + len(page.rows))
-            device[part] = tensor.data_ptr() + page.rows * tensor.stride(0)
-            host[part] = self._regions[page.group_id].data_ptr() + page.offsets
-            sizes[part] = page.size
-        return Addresses(device, host, sizes)
+            device[start:end] = tensor.data_ptr() + page.rows * tensor.stride(0)
+            host[start:end] = self._regions[page.group_id].data_ptr() + page.offsets
+            sizes[start:end] = page.size
+            start = end
+        return Addresses(device, host, sizes) if to_host else Addresses(host, device, sizes)
 
     def clear(self) -> None:
         """Let go of every view, so that the memory behind them can be released."""

@@ -73,9 +73,10 @@ class Meter:
         for group_id, group in self._cache.groups.items():
             self._take_slots(stats, group_id, group.kind.value)
             self._take_counters(stats, group_id, group.slot_bytes * self._workers)
-        for name, value in ((RESTORED_TOKENS, self.restored_tokens), (LOST_TOKENS, self.lost_tokens)):
-            if value:
-                stats.increase_counter(name, value)
+        if self.restored_tokens:
+            stats.increase_counter(RESTORED_TOKENS, self.restored_tokens)
+        if self.lost_tokens:
+            stats.increase_counter(LOST_TOKENS, self.lost_tokens)
         self.restored_tokens = self.lost_tokens = 0
         return None if stats.is_empty() else stats
 

@@ -46,9 +46,9 @@ class TierCacheSpec(OffloadingSpec):
 
     def get_manager(self) -> OffloadingManager:
         config, geometry = self.blueprint.config, self.blueprint.geometry
-        logger.info("%s", geometry.describe())
+        logger.info("tiercache pools: %s", geometry.describe())
         if not geometry.state_slots:
-            logger.info("no recurrent layers: every group is plain %s", config.eviction_policy)
+            logger.info("tiercache: no recurrent layers, plain %s", config.eviction_policy)
         cache = TieredCache(
             geometry.groups,
             geometry.slots,

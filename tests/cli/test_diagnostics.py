@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+import subprocess
+import sys
+
+import click
+import pytest
+
+from tiercache.cli import diagnostics
+from tiercache.cli.diagnostics import ExitCode
+from tiercache.errors import ConfigError, TierCacheError
+
+PRINTS_FOR_EVER = """
+from tiercache.cli import output
+while True:
+    output.text("line")
+"""
+
+
+def outcome(raised: BaseException | None = None, returned: object = None) -> object:
+    @click.command
+    def command() -> object:
+        if raised is not None:
+            raise raised
+        return returned
+
+    with pytest.raises(SystemExit) as ended:
+        diagnostics.run(command, "prog", [])
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (click.UsageError("two\nlines"), ExitCode.USAGE),
+        (ConfigError("key", 1, "2"), ExitCode.USAGE),
+        (TierCacheError("no luck"), ExitCode.PROBLEM),
+    ],
+)
+def test_what_is_raised_on_purpose_is_one_line(
+    raised: Exception, code: ExitCode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome(raised) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("prog: error: ")
+    assert captured.err.count("\n") == 1
+
+
+def test_ctrl_c_is_130() -> None:
+    assert outcome(KeyboardInterrupt()) == ExitCode.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    ("returned", "code"), [(None, 0), (ExitCode.PROBLEM, 1), ("a string is no status", 0)]
+)
+def test_what_a_command_returns_is_its_status(returned: object, code: int) -> None:
+    assert outcome(returned=returned) == code
+
+
+def test_a_fault_of_ours_is_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError):
+        diagnostics.run(click.command(lambda: 1 // 0), "prog", [])
+
+
+def test_a_reader_that_goes_away_is_no_fault() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PRINTS_FOR_EVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"line\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == ExitCode.BROKEN_PIPE

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What starts quickly must not import what does not."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "vllm", "numpy", "textual", "lmdb")
+BUDGET_S = 0.15
+
+CHECK = """
+import sys
+{code}
+print(*sorted(set({heavy}) & set(sys.modules)))
+"""
+HELP = """
+from tiercache.cli.main import main
+try:
+    main({arguments})
+except SystemExit:
+    pass
+"""
+
+
+def loaded(code: str, heavy: tuple[str, ...] = HEAVY) -> list[str]:
+    """Which of the ``heavy`` modules are there after ``code`` ran in a new interpreter."""
+    check = CHECK.format(code=code, heavy=heavy)
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1].split()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "tiercache.cli.main",
+        "tiercache.cli.commands.connector_config",
+        "tiercache.tui.app",
+        "tiercache.tui.sources",
+        "tiercache.tui.view",
+    ],
+)
+def test_modules_that_must_stay_light(module: str) -> None:
+    assert loaded(f"import {module}") == []
+
+
+def test_help_imports_no_command_and_no_rich() -> None:
+    heavy = (*HEAVY, "rich", "prometheus_client", "tiercache.tui", "tiercache.config")
+    assert loaded(HELP.format(arguments=["--help"]), heavy) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["connector-config"],
+        ["top", "--help"],
+        ["top", "--once", "--url", "http://127.0.0.1:9"],
+        ["top", "--json", "--url", "http://127.0.0.1:9"],
+        ["top", "--url", "http://127.0.0.1:9"],
+    ],
+)
+def test_no_command_without_a_screen_loads_textual(arguments: list[str]) -> None:
+    assert loaded(HELP.format(arguments=arguments)) == []
+
+
+def test_help_is_quick() -> None:
+    """The least of several runs, in processor time: a busy machine slows single ones."""
+    spent = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-c", HELP.format(arguments=["--help"])],
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    assert min(spent) < BUDGET_S
