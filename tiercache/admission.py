@@ -2,7 +2,7 @@
 """Which offered keys are worth a slot: those that were offered often enough."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 from tiercache.blocks import Key
 
@@ -20,7 +20,7 @@ class OfferCounter:
         self.skipped = 0
         self._offers: OrderedDict[Key, int] = OrderedDict()
 
-    def admit(self, keys: Iterable[Key], is_known: Callable[[Key], bool]) -> Iterable[Key]:
+    def admit(self, keys: Collection[Key], is_known: Callable[[Key], bool]) -> Collection[Key]:
         """Count one offer of each key; returns the admitted and the known ones, in their order."""
         if self.threshold < 2:
             return keys

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tiercache.blocks import GroupKind, GroupSpec, Lineage
+from tiercache.blocks import GroupKind, GroupSpec, Key, Lineage
 from tiercache.events import Fate
 from tiercache.restore import RestorePlan
 
-FateOf = Callable[[bytes], Fate | None]
+FateOf = Callable[[Key], Fate | None]
 
 
 class Missing(NamedTuple):

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random conversations in a real vLLM, with pools that are always full."""
+
+import sys
+
+import pytest
+from lab import transfers
+from lab.engine import engine
+from lab.recipes import GEMMA3, QWEN3_NEXT, Recipe
+from lab.soak import Soak
+
+SHORT_SECONDS = 20
+LONG_SECONDS = 600
+
+
+def soak(recipe: Recipe, seconds: float, seed: int, **settings: object) -> None:
+    budget = f"{16 if recipe is QWEN3_NEXT else 8}MiB"
+    with engine(recipe, transfers.tiercache(budget, **settings)) as running:
+        report = Soak(running, seed).play(seconds, lambda text: print(text, file=sys.stderr))
+    print(report, file=sys.stderr)
+    assert report.wrong == []
+    assert report.requests > 0
+    assert report.cached_tokens > 0
+
+
+@pytest.mark.parametrize("policy", ["lru", "arc"])
+def test_states_and_attention(policy: str) -> None:
+    soak(QWEN3_NEXT, SHORT_SECONDS, seed=1, eviction_policy=policy)
+
+
+def test_sliding_window() -> None:
+    soak(GEMMA3, SHORT_SECONDS, seed=2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(LONG_SECONDS + 300)
+def test_ten_minutes() -> None:
+    soak(QWEN3_NEXT, LONG_SECONDS, seed=3)

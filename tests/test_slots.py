@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The slots of one group: their states, what moves between them, and what `validate` catches."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.core_helpers import full, key
+from tiercache.blocks import Key
+from tiercache.errors import InvariantError
+from tiercache.policies import POLICIES, Evicted, make_policy
+from tiercache.slots import Presence, SlotCounts, SlotPool
+
+CAPACITY = 4
+A, B, C, D, E = map(key, "abcde")
+
+
+def make_pool(policy: str = "lru") -> SlotPool:
+    return SlotPool(full(3), CAPACITY, make_policy(policy, CAPACITY))
+
+
+@pytest.fixture
+def pool() -> SlotPool:
+    return make_pool()
+
+
+def store(pool: SlotPool, *keys: Key) -> list[int]:
+    slots, _ = pool.reserve(keys)
+    pool.commit(keys)
+    return slots
+
+
+def test_slots_are_given_out_once_from_the_first(pool: SlotPool) -> None:
+    assert pool.reserve([A, B]) == ([0, 1], Evicted([], 0))
+    assert pool.reserve([C]) == ([2], Evicted([], 0))
+
+
+def test_a_key_is_missing_then_storing_then_ready(pool: SlotPool) -> None:
+    seen = [pool.state(A)]
+    pool.reserve([A])
+    seen.append(pool.state(A))
+    pool.commit([A])
+    seen.append(pool.state(A))
+    assert seen == [Presence.MISSING, Presence.STORING, Presence.READY]
+
+
+def test_missing_keys_are_those_without_a_slot_in_their_order(pool: SlotPool) -> None:
+    store(pool, A)
+    pool.reserve([C])
+    assert pool.missing([D, C, B, A]) == [D, B]
+
+
+def test_commit_returns_what_was_storing(pool: SlotPool) -> None:
+    store(pool, A)
+    pool.reserve([B])
+    assert pool.commit([A, B, C]) == [B]
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_set_of_keys_can_be_committed(pool: SlotPool, others: int) -> None:
+    pool.reserve([A])
+    pool.reserve([B, C, D][:others])
+    assert pool.commit({A}) == [A]
+
+
+def test_a_set_is_committed_in_the_order_of_its_reservation(pool: SlotPool) -> None:
+    reserved = [D, A, C, B]
+    pool.reserve(reserved)
+    assert pool.commit(set(reserved)) == reserved
+
+
+def test_fail_frees_what_was_storing(pool: SlotPool) -> None:
+    store(pool, A)
+    pool.reserve([B])
+    assert pool.fail([A, B, C]) == [B]
+    assert pool.state(B) is Presence.MISSING
+    assert pool.reserve([C])[0] == [1]
+
+
+def test_a_full_pool_evicts_by_policy_and_reuses_the_slots(pool: SlotPool) -> None:
+    store(pool, A, B, C, D)
+    slots, evicted = pool.reserve([E])
+    assert (slots, evicted) == ([0], Evicted([A], 0))
+    assert pool.state(A) is Presence.MISSING
+
+
+def test_free_slots_are_used_before_anything_is_evicted(pool: SlotPool) -> None:
+    store(pool, A, B, C)
+    assert pool.reserve([D, E])[1].keys == [A]
+
+
+def test_storing_pinned_and_protected_keys_are_not_evicted(pool: SlotPool) -> None:
+    store(pool, A, B, C)
+    pool.reserve([D])
+    pool.pin([A], hit=False)
+    assert pool.reserve([E], protected={B})[1].keys == [C]
+
+
+def test_room_counts_free_slots_and_what_can_be_evicted(pool: SlotPool) -> None:
+    store(pool, A, B)
+    pool.reserve([C])
+    assert pool.room() == 3
+    assert pool.room([A, C, D]) == 2
+    pool.pin([B], hit=False)
+    assert pool.room([A, B]) == 1
+
+
+def test_more_than_there_is_room_for_is_a_fault_that_changes_nothing(pool: SlotPool) -> None:
+    store(pool, A, B, C, D)
+    pool.pin([A], hit=False)
+    with pytest.raises(InvariantError, match="group 3 cannot evict 4 keys"):
+        pool.reserve([E, *map(key, "xyz")])
+    assert pool.counts() == SlotCounts(free=0, storing=0, live=3, demoted=0, pinned=1)
+
+
+def test_pin_returns_the_slots_in_the_order_of_the_keys(pool: SlotPool) -> None:
+    store(pool, A, B, C)
+    assert pool.pin([C, A], hit=True) == [2, 0]
+
+
+@pytest.mark.parametrize("absent", [C, E])
+def test_pinning_a_key_that_is_not_ready_pins_nothing(pool: SlotPool, absent: Key) -> None:
+    store(pool, A)
+    pool.reserve([C])
+    with pytest.raises(KeyError):
+        pool.pin([A, absent], hit=True)
+    assert pool.pins == 0
+
+
+def test_pins_nest(pool: SlotPool) -> None:
+    store(pool, A, B)
+    for _ in range(3):
+        pool.pin([A], hit=True)
+    pool.unpin([A])
+    assert pool.pins == 2
+    assert pool.room() == 3
+    pool.unpin([A])
+    pool.unpin([A])
+    assert pool.pins == 0
+    assert pool.room() == 4
+
+
+def test_unpin_ignores_keys_that_are_not_pinned(pool: SlotPool) -> None:
+    store(pool, A, B)
+    pool.pin([A], hit=True)
+    pool.unpin([B, E])
+    assert pool.pins == 1
+
+
+def test_a_set_of_keys_can_be_unpinned(pool: SlotPool) -> None:
+    store(pool, A, B, C)
+    pool.pin([A, B, C], hit=True)
+    pool.pin([B], hit=True)
+    pool.unpin({A, B, C})
+    assert pool.pins == 1
+
+
+def test_counts_add_up(pool: SlotPool) -> None:
+    store(pool, A, B)
+    pool.reserve([C])
+    pool.policy.demote([A])
+    assert pool.counts() == SlotCounts(free=1, storing=1, live=1, demoted=1, pinned=0)
+
+
+def test_a_demoted_slot_that_is_pinned_counts_as_pinned(pool: SlotPool) -> None:
+    store(pool, A)
+    pool.policy.demote([A])
+    pool.pin([A], hit=False)
+    assert pool.counts() == SlotCounts(free=3, storing=0, live=0, demoted=0, pinned=1)
+
+
+def test_spare_is_what_can_be_stored_before_a_live_entry_goes(pool: SlotPool) -> None:
+    store(pool, A, B, C)
+    pool.policy.demote([B])
+    assert pool.counts().spare == 2
+
+
+def test_clear_drops_everything(pool: SlotPool) -> None:
+    store(pool, A, B)
+    pool.reserve([C])
+    pool.pin([A], hit=True)
+    pool.clear()
+    assert pool.counts() == SlotCounts(free=CAPACITY, storing=0, live=0, demoted=0, pinned=0)
+    assert pool.reserve([D])[0] == [0]
+    pool.validate()
+
+
+def _lose_a_slot(pool: SlotPool) -> None:
+    pool._free.pop()
+
+
+def _give_a_slot_twice(pool: SlotPool) -> None:
+    pool.ready[A] = pool.ready[B]
+
+
+def _free_a_used_slot(pool: SlotPool) -> None:
+    pool._free.append(pool.ready[A])
+
+
+def _store_what_is_ready(pool: SlotPool) -> None:
+    pool.storing[A] = pool._free.pop()
+
+
+def _forget_in_the_order(pool: SlotPool) -> None:
+    pool.policy.remove([A])
+
+
+def _order_what_is_unknown(pool: SlotPool) -> None:
+    pool.policy.insert([E])
+
+
+def _order_what_is_storing(pool: SlotPool) -> None:
+    pool.policy.remove([A])
+    pool.policy.insert([C])
+
+
+def _pin_what_is_storing(pool: SlotPool) -> None:
+    pool.policy.insert([C])
+    pool.policy.pin([C], hit=False)
+
+
+def _pin_again_what_is_not_pinned(pool: SlotPool) -> None:
+    pool._extra_pins[A] = 1
+
+
+def _pin_less_than_once(pool: SlotPool) -> None:
+    pool.pin([A], hit=False)
+    pool._extra_pins[A] = 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _lose_a_slot,
+        _give_a_slot_twice,
+        _free_a_used_slot,
+        _store_what_is_ready,
+        _forget_in_the_order,
+        _order_what_is_unknown,
+        _order_what_is_storing,
+        _pin_what_is_storing,
+        _pin_again_what_is_not_pinned,
+        _pin_less_than_once,
+    ],
+)
+def test_validate_finds_damage(pool: SlotPool, damage: Callable[[SlotPool], None]) -> None:
+    store(pool, A, B)
+    pool.reserve([C])
+    pool.validate()
+    damage(pool)
+    with pytest.raises(InvariantError, match=r"^group 3: .*: violated$"):
+        pool.validate()
+
+
+class Slots(RuleBasedStateMachine):
+    """Random calls: no slot is lost or held twice, and no key that is held is evicted."""
+
+    some = st.lists(st.sampled_from(list(map(key, "abcdefg"))), max_size=5, unique=True)
+
+    @initialize(policy=st.sampled_from(sorted(POLICIES)))
+    def begin(self, policy: str) -> None:
+        self.pool = make_pool(policy)
+        self.pins: Counter[Key] = Counter()
+
+    @rule(some=some, protected=st.sets(st.sampled_from([A, B, C])))
+    def reserve(self, some: list[Key], protected: set[Key]) -> None:
+        missing = self.pool.missing(some)
+        if len(missing) > self.pool.room(protected):
+            return
+        held = self.pool.storing.keys() | protected | (+self.pins).keys()
+        slots, evicted = self.pool.reserve(missing, protected)
+        assert len(slots) == len(missing)
+        assert not held & set(evicted.keys)
+
+    @rule(some=some, as_set=st.booleans())
+    def commit(self, some: list[Key], as_set: bool) -> None:
+        storing = self.pool.storing.keys() & set(some)
+        assert set(self.pool.commit(set(some) if as_set else some)) == storing
+
+    @rule(some=some)
+    def fail(self, some: list[Key]) -> None:
+        storing = self.pool.storing.keys() & set(some)
+        assert set(self.pool.fail(some)) == storing
+
+    @precondition(lambda self: self.pool.ready)
+    @rule(data=st.data(), hit=st.booleans())
+    def pin(self, data: st.DataObject, hit: bool) -> None:
+        some = data.draw(st.lists(st.sampled_from(sorted(self.pool.ready)), unique=True))
+        assert self.pool.pin(some, hit=hit) == [self.pool.ready[k] for k in some]
+        self.pins.update(some)
+
+    @rule(some=some, as_set=st.booleans())
+    def unpin(self, some: list[Key], as_set: bool) -> None:
+        self.pool.unpin(set(some) if as_set else some)
+        self.pins.subtract(k for k in some if self.pins[k])
+
+    @rule(some=some)
+    def demote(self, some: list[Key]) -> None:
+        self.pool.policy.demote(some)
+
+    @rule()
+    def clear(self) -> None:
+        self.pool.clear()
+        self.pins.clear()
+
+    @invariant()
+    def is_valid(self) -> None:
+        self.pool.validate()
+        assert self.pool.pins == self.pins.total()
+
+
+TestSlots = Slots.TestCase
+TestSlots.settings = settings(max_examples=50)
