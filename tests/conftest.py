@@ -10,6 +10,7 @@ import gc
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -77,34 +78,41 @@ def _check_descriptors(before: set[tuple[int, str]]) -> None:
 def _descriptors() -> set[tuple[int, str]]:
     found = set()
     for descriptor in Path("/proc/self/fd").iterdir():
-        try:
+        with suppress(FileNotFoundError):  # the listing's own
             found.add((int(descriptor.name), str(descriptor.readlink())))
-        except FileNotFoundError:  # the listing's own
-            continue
     return found
 
 
-def _check_shared_files(before: set[Path]) -> None:
-    if not _shared_files() - before:
+def _check_shared_files(before: dict[Path, int]) -> None:
+    if not _shared_files().keys() - before.keys():
         return
     gc.collect()
-    if left := sorted(_shared_files() - before - _mapped_by_others()):
+    after, foreign = _shared_files(), _mapped_by_others()
+    if left := sorted(p for p, inode in after.items() if p not in before and inode not in foreign):
         pytest.fail(f"files left in {SHARED_MEMORY}: {', '.join(map(str, left))}")
 
 
-def _shared_files() -> set[Path]:
-    return {Path(folder, name) for folder, _, names in os.walk(SHARED_MEMORY) for name in names}
+def _shared_files() -> dict[Path, int]:
+    """Every file in shared memory and its inode."""
+    found = {}
+    for path in SHARED_MEMORY.rglob("*"):
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                found[path] = path.stat().st_ino
+    return found
 
 
-def _mapped_by_others() -> set[Path]:
-    """Files that another process uses: not ours, somebody else runs a server here."""
+def _mapped_by_others() -> set[int]:
+    """Inodes that another process has mapped: somebody else runs a server on this machine.
+
+    By inode, because a semaphore is mapped before it gets its name.
+    """
     mapped = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         if maps.parent.name == str(os.getpid()):
             continue
-        try:
-            lines = maps.read_text().splitlines()
-        except OSError:  # gone, or another user's
-            continue
-        mapped |= {Path(line.split(maxsplit=5)[5]) for line in lines if str(SHARED_MEMORY) in line}
+        with suppress(OSError):  # gone, or another user's
+            for line in maps.read_text().splitlines():
+                if str(SHARED_MEMORY) in line:
+                    mapped.add(int(line.split()[4]))
     return mapped

@@ -6,6 +6,7 @@ eviction orders are elsewhere.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, KeysView, Sequence
 
 from tiercache.blocks import BlockHash, Lineage
@@ -152,6 +153,9 @@ class CheckpointTree:
 
     def validate(self) -> None:
         """Check every invariant of the tree; raises InvariantError."""
+        children = [child for node in (self._root, *self) for child in node.children]
+        if Counter(children) != Counter(self):
+            raise InvariantError("checkpoints: each is a child once: violated")
         for block_hash, node in self._nodes.items():
             parent = node.parent
             checks = {

@@ -74,23 +74,41 @@ class Planner:
         attention = max(start, min(reach.values(), default=limit))
         if self._state:
             within = (b for b in checkpoints if b > start and _covered(b, reach))
-            boundary = next((b for b in within if self._serves(seen, start, b)), start)
+            boundary, ended_by = self._checkpoint(seen, start, within)
         else:
-            boundary = self._windowed(seen, start, attention)
+            boundary, ended_by = self._windowed(seen, start, attention), None
         pending = boundary > start and self._pending(seen, start, boundary)
-        ended_by = self._missing_at(seen, start, attention) if boundary < attention else None
+        if ended_by is None and boundary < attention:
+            ended_by = self._missing_at(seen, start, attention)
         if ended_by is None:
             ended_by = _shortest(reach, limit)
         if not self._full or boundary > attention:
             attention = boundary
         return RestorePlan(start, boundary, attention, pending, ended_by)
 
-    def _serves(self, seen: "_Seen", start: int, boundary: int) -> bool:
-        """Whether states, partial attention blocks and windows are all there at ``boundary``."""
-        exact = [*self._state, *(g for g in self._full if boundary % g.tokens_per_chunk)]
-        return all(seen.has(group, boundary) for group in exact) and all(
-            _window_gap(seen, group, start, boundary) is None for group in self._window
-        )
+    def _checkpoint(
+        self, seen: "_Seen", start: int, boundaries: Iterable[int]
+    ) -> tuple[int, int | None]:
+        """The deepest boundary that can be served, and what kept a deeper one from it."""
+        ended_by = None
+        for boundary in boundaries:
+            lacking = self._lacking(seen, start, boundary)
+            if lacking is None:
+                return boundary, ended_by
+            ended_by = lacking if ended_by is None else ended_by
+        return start, ended_by
+
+    def _lacking(self, seen: "_Seen", start: int, boundary: int) -> int | None:
+        """The first group whose state, partial block or window is not there at ``boundary``."""
+        for group in [*self._state, *(g for g in self._full if boundary % g.tokens_per_chunk)]:
+            if not seen.has(group, boundary):
+                return group.group_id
+        return self._gap(seen, start, boundary)
+
+    def _gap(self, seen: "_Seen", start: int, boundary: int) -> int | None:
+        """The first window group that cannot serve ``boundary``."""
+        gaps = (g for g in self._window if _window_gap(seen, g, start, boundary) is not None)
+        return next((group.group_id for group in gaps), None)
 
     def _windowed(self, seen: "_Seen", start: int, boundary: int) -> int:
         """Deepest boundary that all window groups serve and all full groups can end at."""
@@ -130,10 +148,7 @@ class Planner:
         for group in self._state:
             if not seen.has(group, boundary - boundary % group.tokens_per_chunk):
                 return group.group_id
-        for group in self._window:
-            if _window_gap(seen, group, start, boundary) is not None:
-                return group.group_id
-        return None
+        return self._gap(seen, start, boundary)
 
 
 class _Seen:
