@@ -95,3 +95,15 @@ _tiercache_pip() {
 }
 
 _tiercache_say() { printf 'setup: %s\n' "$*" >&2; }
+
+# Run a module of the lab in .venv, which is set up first unless only help is asked for.
+tiercache_lab() {
+    local module=$1
+    shift
+    case " $* " in
+    *" -h "* | *" --help "*) ;; # must not install anything first
+    *) tiercache_setup || return ;;
+    esac
+    if [[ ! -x $tiercache_python ]]; then tiercache_python=${PYTHON:-python3}; fi
+    PYTHONPATH=$tiercache_root/scripts${PYTHONPATH:+:$PYTHONPATH} exec "$tiercache_python" -m "lab.$module" "$@"
+}

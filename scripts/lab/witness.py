@@ -76,7 +76,8 @@ class Witness:
         return submit_load
 
     def _expect(self, spec: Any, keys: Sequence[Key]) -> None:
-        self._transfers[id(spec)] = (spec, list(keys))
+        if keys:  # vLLM drops an empty transfer
+            self._transfers[id(spec)] = (spec, list(keys))
 
     def _checksums(self, spec: Any) -> list[tuple[Key, int]]:
         _, keys = self._transfers.pop(id(spec))

@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from lab import demo, idle
 from lab.conversation import Conversation, random_tokens
 from lab.engine import Engine

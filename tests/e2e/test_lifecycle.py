@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from lab import transfers
 from lab.conversation import random_tokens
 from lab.engine import Engine

@@ -7,6 +7,7 @@ Tokens are not compared: under preemption a hybrid model differs from solo runs 
 from collections.abc import Iterator
 
 import pytest
+
 from lab import transfers
 from lab.conversation import random_tokens
 from lab.engine import Engine

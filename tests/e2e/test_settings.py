@@ -4,12 +4,12 @@
 from dataclasses import replace
 
 import pytest
+
 from lab import transfers
 from lab.conversation import random_tokens
 from lab.engine import Answer, Engine
 from lab.engine import engine as start
 from lab.recipes import GEMMA3, QWEN3, QWEN3_NEXT, Recipe
-
 from tiercache.errors import ConfigError
 
 PROMPT_TOKENS = 1_000
@@ -37,7 +37,9 @@ def test_chunks_of_two_blocks(recipe: Recipe, setting: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [{"blocks_per_chunk": 2}, {"block_size": 128}], ids=["blocks_per_chunk", "block_size"]
+    "setting",
+    [{"blocks_per_chunk": 2}, {"block_size": 128}],
+    ids=["blocks_per_chunk", "block_size"],
 )
 def test_chunks_of_two_blocks_are_refused_with_states(setting: dict[str, int]) -> None:
     (key,) = setting
@@ -74,3 +76,15 @@ def test_offload_prompt_only(recipe: Recipe, retention: int | None, prompt_only:
     if not prompt_only:
         # Not compared with a cold run: decoding and prefilling the same tokens round differently.
         assert restored == replace(on_device, ttft_ms=restored.ttft_ms)
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_third_conversation_with_a_head_seen_by_the_host_only(share: bool) -> None:
+    head = random_tokens(10 * QWEN3_NEXT.tokens_per_block, "head")
+    prompts = [[*head, *random_tokens(200, name)] for name in ("first", "second", "third")]
+    cached = []
+    with start(QWEN3_NEXT, transfers.tiercache("64MiB", share_junctions=share)) as engine:
+        for prompt in prompts:
+            engine.reset_device()
+            cached.append(engine.ask(prompt).cached_tokens)
+    assert cached == [0, 0, len(head) if share else 0]

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two workers, each with an arena of its own; a slot is the same number in both."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+
 from lab import transfers
 from lab.conversation import random_tokens
 from lab.engine import engine as start
@@ -17,9 +20,25 @@ TWO_HEADS = replace(
 )
 
 
-def test_restores_on_two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Otherwise each worker wants a NUMA node.
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture(autouse=True)
+def _workers_without_a_numa_node_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
+
+@pytest.fixture(autouse=True)
+def _without_the_files_of_vllm() -> Iterator[None]:
+    """vLLM's workers talk through shared memory, which this build does not unlink."""
+    before = set(SHARED_MEMORY.iterdir())
+    yield
+    for file in set(SHARED_MEMORY.iterdir()) - before:
+        if file.name.endswith(("cpushm_0", "cpushm_1")):
+            file.unlink()
+
+
+def test_restores_on_two_workers() -> None:
     prompt = random_tokens(1_500, "two workers")
     with start(TWO_HEADS, transfers.tiercache("64MiB"), tensor_parallel_size=2) as engine:
         cold = engine.ask(prompt)
