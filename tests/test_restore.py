@@ -2,7 +2,6 @@
 """Restore plans: examples for each kind of group, and any mixture against the definition."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 
 import pytest
 from hypothesis import given
@@ -239,7 +238,7 @@ def needed(
 
 
 def deepest(
-    groups: Sequence[GroupSpec], present: AbstractSet[Entry], start: int, limit: int
+    groups: Sequence[GroupSpec], present: set[Entry], start: int, limit: int
 ) -> tuple[int, list[Entry | None]]:
     states = any(g.kind is GroupKind.STATE for g in groups)
     for boundary in range(limit // PER_HASH * PER_HASH, start, -PER_HASH):

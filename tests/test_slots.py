@@ -60,6 +60,14 @@ def test_commit_returns_what_was_storing(pool: SlotPool) -> None:
     assert pool.commit([A, B, C]) == [B]
 
 
+def test_a_set_comes_back_in_the_order_in_which_a_prefix_shrinks(pool: SlotPool) -> None:
+    prefix = [D, A, C, B]
+    store(pool, *prefix)
+    pool.pin(prefix, hit=True)
+    pool.unpin(set(prefix))
+    assert pool.policy.peek(CAPACITY).keys == prefix[::-1]
+
+
 @pytest.mark.parametrize("others", [0, 3])
 def test_a_set_of_keys_can_be_committed(pool: SlotPool, others: int) -> None:
     pool.reserve([A])
@@ -183,8 +191,10 @@ def test_clear_drops_everything(pool: SlotPool) -> None:
     store(pool, A, B)
     pool.reserve([C])
     pool.pin([A], hit=True)
+    pool.pin([A], hit=True)
     pool.clear()
     assert pool.counts() == SlotCounts(free=CAPACITY, storing=0, live=0, demoted=0, pinned=0)
+    assert pool.pins == 0
     assert pool.reserve([D])[0] == [0]
     pool.validate()
 

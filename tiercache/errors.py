@@ -33,7 +33,8 @@ class UnknownKeyError(ConfigError):
         hint = f"did you mean {near[0]!r}? " if near else ""
         if advice:
             hint = f"{advice}; "
-        super().__init__(key, value, f"{hint}known keys are {', '.join(names)}")
+        super().__init__(key, value, f"known keys are {', '.join(names)}")
+        self.args = (f"unknown key {key!r} (its value: {value!r}): {hint}{self.allowed}",)
 
 
 class OutOfMemoryError(TierCacheError):

@@ -219,7 +219,7 @@ class PrimaryTier:
         A hit undoes the demotion of what it consumes. Raises KeyError, and pins nothing, if a key
         is not ready.
         """
-        wanted = list(self._by_group(keys))
+        wanted = [(pool, list(group_keys)) for pool, group_keys in self._by_group(keys)]
         for pool, group_keys in wanted:
             for absent in filterfalse(pool.ready.__contains__, group_keys):
                 raise KeyError(absent)

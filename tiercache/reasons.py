@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
 from tiercache.blocks import GroupKind, GroupSpec, Key, Lineage
@@ -30,19 +31,28 @@ def missing(
     """What kept ``plan`` from going further, or None if nothing was missing.
 
     For a full group that is the first block that is not there. For the other kinds it is the
-    deepest entry within the attention prefix that was there once; if none was, the one at the
-    prefix's end.
+    deepest entry within the attention prefix that was there once, in any group of the kind; if
+    none was, the one at the prefix's end.
     """
     if plan.ended_by is None:
         return None
     group = groups[plan.ended_by]
-    step = group.tokens_per_chunk
     if group.kind is GroupKind.FULL:
-        ends = [plan.attention - plan.attention % step + step]
-    else:
-        ends = list(range(plan.attention - plan.attention % step, plan.boundary, -step))
-    found = [Missing(group, end, _fate(lineage, group, end, fate_of)) for end in ends]
-    return next((entry for entry in found if entry.fate), found[0] if found else None)
+        step = group.tokens_per_chunk
+        end = plan.attention - plan.attention % step + step
+        return Missing(group, end, _fate(lineage, group, end, fate_of))
+    kin = [group, *(g for g in groups.values() if g.kind is group.kind and g is not group)]
+    found = [
+        Missing(g, end, _fate(lineage, g, end, fate_of)) for g in kin for end in _ends(plan, g)
+    ]
+    lost = [entry for entry in found if entry.fate]
+    return max(lost, key=attrgetter("end")) if lost else next(iter(found), None)
+
+
+def _ends(plan: RestorePlan, group: GroupSpec) -> range:
+    """Where entries of a group end that would have served more, the deepest first."""
+    step = group.tokens_per_chunk
+    return range(plan.attention - plan.attention % step, plan.boundary, -step)
 
 
 def explain(

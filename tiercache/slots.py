@@ -11,7 +11,7 @@ from enum import IntEnum
 from itertools import filterfalse
 from typing import NamedTuple
 
-from tiercache.blocks import GroupSpec, Key
+from tiercache.blocks import GroupKind, GroupSpec, Key
 from tiercache.errors import InvariantError
 from tiercache.policies import Evicted, Policy
 
@@ -128,10 +128,16 @@ class SlotPool:
         return slots
 
     def unpin(self, keys: Iterable[Key]) -> None:
-        """Undo one pin of each key; keys that are not pinned are ignored."""
+        """Undo one pin of each key; keys that are not pinned are ignored.
+
+        Keys come back to the eviction order as a request leaves them, whatever their order here:
+        nobody puts them right if the request was aborted while it loaded.
+        """
+        released = set(keys)
         if self._extra_pins:
-            keys = [key for key in keys if not self._drop_extra_pin(key)]
-        self.policy.unpin(_in_order(keys, self.policy.pinned))
+            released = {key for key in released if not self._drop_extra_pin(key)}
+        in_order = [key for key in self.policy.pinned if key in released]
+        self.policy.unpin(reversed(in_order) if self.spec.kind is GroupKind.FULL else in_order)
 
     def _drop_extra_pin(self, key: Key) -> bool:
         extra = self._extra_pins.pop(key, 0)

@@ -94,7 +94,7 @@ def _play_all(repeats: int, log: Path) -> list[idle.Run]:
     try:
         with logged(log) as terminal:
             return [_play(name, transfer, repeats, terminal) for name, transfer in RUNS.items()]
-    except BaseException:
+    except Exception:
         print(f"demo: the end of {log}:\n{tail(log)}demo: failed", file=sys.stderr)
         raise
 

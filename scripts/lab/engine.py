@@ -135,13 +135,26 @@ def engine(
     if recipe.mamba2:
         _drop_prefill_checkpoints()
     settings = engine_arguments(recipe, model_path(recipe, models)) | arguments
-    llm = LLM(**settings, kv_transfer_config=transfer, disable_log_stats=False)
+    try:
+        llm = LLM(**settings, kv_transfer_config=transfer, disable_log_stats=False)
+    except BaseException:
+        _forget_half_an_engine()
+        raise
     try:
         yield Engine(llm, recipe)
     finally:
         llm.llm_engine.engine_core.shutdown()
         del llm
         gc.collect()
+
+
+def _forget_half_an_engine() -> None:
+    """Tear down what an engine that did not start has left in vLLM's globals."""
+    from vllm.distributed import cleanup_dist_env_and_memory
+    from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
+
+    ensure_kv_transfer_shutdown()
+    cleanup_dist_env_and_memory()
 
 
 def _drop_prefill_checkpoints() -> None:

@@ -57,7 +57,7 @@ def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 def next_steps(model: Path, recipe: Recipe, transfer: Transfer) -> str:
     """Commands to copy: a server with the model just made, and ways to look at it."""
     url = f"http://127.0.0.1:{PORT}"
-    prompt = json.dumps({"model": recipe.name, "prompt": "Tell me more. " * 16})
+    prompt = json.dumps({"model": recipe.name, "prompt": "Tell me more. " * 16, "temperature": 0})
     monitor = Path(sys.executable).with_name("tiercache-top")
     return f"""\
 Start a server with tiercache and the model just made:

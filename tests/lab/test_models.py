@@ -38,10 +38,10 @@ def test_what_cannot_be_written_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
-        raise OSError
+        raise OSError("disk full")
 
     monkeypatch.setattr("lab.models._save", fail)
-    with pytest.raises(OSError, match=""):
+    with pytest.raises(OSError, match="disk full"):
         model_path(QWEN3, tmp_path)
     assert list(tmp_path.iterdir()) == []
 

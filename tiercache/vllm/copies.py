@@ -83,8 +83,8 @@ def plan_copies(
     """All copies of one transfer, in either direction.
 
     ``block_ids`` are device blocks, ``group_sizes[g]`` of them for the group of ``layouts[g]``,
-    whose first is block ``block_indices[g]`` of its request and so may start inside a chunk.
-    ``slots`` are the host slots, as many as ``slots_needed`` says for each group in turn.
+    the first being block ``block_indices[g]`` of its request, perhaps inside a chunk. ``slots``
+    are as many as ``slots_needed`` says for each group in turn.
 
     Raises: InvariantError if counts do not add up or an index is out of range: a copy made all
     the same would overwrite somebody else's memory.
@@ -100,11 +100,9 @@ def plan_copies(
         copies += _group_copies(layout, rows, held, first % layout.blocks_per_chunk)
         block_at += size
         slot_at += count
-    if (block_at, slot_at) != (len(block_ids), len(slots)):
-        raise InvariantError(
-            f"a transfer of {block_at} blocks and {slot_at} slots "
-            f"came with {len(block_ids)} blocks and {len(slots)} slots"
-        )
+    expected, got = (block_at, slot_at), (len(block_ids), len(slots))
+    if got != expected:
+        raise InvariantError(f"a transfer of {expected} blocks and slots came with {got}")
     return copies
 
 

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a restore ended where it did: the entry that is named, and the sentence about it."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.core_helpers import BLOCK, FULL, STATES, chain, checkpoint, full, keys, state, turn
+from tiercache.cache import TieredCache
+
+MAIN = chain("a", 8)
+OTHER = chain("x", 4)
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Times of day are the same everywhere."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def make_cache(*, full_slots: int = 32, state_slots: int = 8) -> TieredCache:
+    slots = {FULL: full_slots} | dict.fromkeys(STATES, state_slots)
+    groups = [full(FULL), *map(state, STATES)]
+    return TieredCache(groups, slots, tokens_per_hash=BLOCK, clock=lambda: 48_061.0)
+
+
+def explain(cache: TieredCache, hashes: list[bytes]) -> str:
+    request = cache.open("asking", hashes)
+    return cache.explain(request, cache.plan(request, limit=len(hashes) * BLOCK))
+
+
+def test_nothing_was_missing() -> None:
+    cache = make_cache()
+    turn(cache.primary, MAIN, 8)
+    assert explain(cache, MAIN) == "restores 128 tokens up to 128; nothing was missing"
+
+
+def test_a_block_that_was_never_stored() -> None:
+    cache = make_cache()
+    turn(cache.primary, MAIN[:4], 4)
+    assert explain(cache, MAIN) == (
+        "restores 64 tokens up to 64: block of group 0 at 80 tokens was never stored"
+    )
+
+
+def test_a_block_that_was_evicted() -> None:
+    cache = make_cache(full_slots=4)
+    turn(cache.primary, MAIN[:4], 3, 4)
+    turn(cache.primary, OTHER[:1], name="other")
+    assert explain(cache, MAIN[:4]) == (
+        "restores 48 tokens up to 48: block of group 0 at 64 tokens was evicted 13:21:01"
+        " by a store of other"
+    )
+
+
+def test_a_state_that_was_never_stored() -> None:
+    cache = make_cache()
+    turn(cache.primary, MAIN, 4)
+    assert explain(cache, MAIN) == (
+        "restores 64 tokens up to 64: state of group 1 at 128 tokens was never stored"
+        "; 64 tokens of attention cannot be served"
+    )
+
+
+@pytest.mark.parametrize("group_id", STATES)
+def test_the_state_that_was_evicted_is_named_whichever_group_lost_it(group_id: int) -> None:
+    cache = make_cache(state_slots=1)
+    turn(cache.primary, MAIN, 4)
+    evicting = cache.open("other", OTHER)
+    assert cache.reserve(evicting, keys(OTHER[:1], group_id)) is not None
+    assert explain(cache, MAIN) == (
+        f"restores 0 tokens up to 0: state of group {group_id} at 64 tokens was evicted 13:21:01"
+        " by a store of other; 128 tokens of attention cannot be served"
+    )
+
+
+def test_what_is_still_being_written_is_said() -> None:
+    cache = make_cache()
+    turn(cache.primary, MAIN[:4])
+    assert cache.reserve(cache.open("", MAIN), checkpoint(MAIN, 4)) is not None
+    assert explain(cache, MAIN[:4]) == (
+        "restores 64 tokens up to 64 once they are written; nothing was missing"
+    )
