@@ -42,7 +42,9 @@ class Conversation:
         tier.pin(request, keys)
         tier.unpin(keys)
         last = (tokens - 1) // BLOCK
-        self._store(tier, [make_key(h, 0) for h in self.hashes[restored : tokens // BLOCK]], request)
+        self._store(
+            tier, [make_key(h, 0) for h in self.hashes[restored : tokens // BLOCK]], request
+        )
         for boundary in (last - 1, last):
             states = [make_key(self.hashes[boundary - 1], g) for g in STATE_GROUPS]
             self._store(tier, states, request)

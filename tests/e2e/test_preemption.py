@@ -19,14 +19,14 @@ pytestmark = pytest.mark.usefixtures("sound")
 
 PREEMPTIONS = "vllm:num_preemptions"
 PROMPT_TOKENS = 500
-ANSWER_TOKENS = 400
+ANSWER_TOKENS = 250
 
 
 @pytest.fixture(scope="module", params=[QWEN3_NEXT.name, QWEN3.name])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     recipe = RECIPES[request.param]
     # Room for two of the four at their full length.
-    blocks = 2 * (PROMPT_TOKENS + ANSWER_TOKENS) // recipe.tokens_per_block + 16
+    blocks = 2 * (PROMPT_TOKENS + ANSWER_TOKENS) // recipe.tokens_per_block + 8
     with start(
         recipe, transfers.tiercache("64MiB"), max_model_len=1_024, num_gpu_blocks_override=blocks
     ) as running:
@@ -34,8 +34,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 def test_bytes_are_right(engine: Engine, witness: Witness) -> None:
-    for turn in range(3):
-        prompts = [random_tokens(PROMPT_TOKENS, f"{turn % 2} {name}") for name in "ABCD"]
+    prompts = [random_tokens(PROMPT_TOKENS, name) for name in "ABCD"]
+    for _ in range(2):
         answers = engine.ask_all(prompts, ANSWER_TOKENS)
         assert [len(answer.tokens) for answer in answers] == [ANSWER_TOKENS] * 4
     assert engine.metrics()[PREEMPTIONS] > 0

@@ -13,6 +13,7 @@ from lab.recipes import GEMMA3, QWEN3, QWEN3_NEXT, Recipe
 from tiercache.errors import ConfigError
 
 PROMPT_TOKENS = 1_000
+ANSWER_TOKENS = 200
 
 
 def restored_after(engine: Engine, prompt: list[int]) -> int:
@@ -26,9 +27,12 @@ def restored_after(engine: Engine, prompt: list[int]) -> int:
 
 
 @pytest.mark.parametrize(
-    "setting", [{"blocks_per_chunk": 2}, {"block_size": 64}], ids=["blocks_per_chunk", "block_size"]
+    ("recipe", "setting"),
+    [
+        pytest.param(QWEN3, {"blocks_per_chunk": 2}, id="blocks_per_chunk"),
+        pytest.param(GEMMA3, {"block_size": 64}, id="block_size"),
+    ],
 )
-@pytest.mark.parametrize("recipe", [QWEN3, GEMMA3], ids=lambda recipe: recipe.name)
 def test_chunks_of_two_blocks(recipe: Recipe, setting: dict[str, int]) -> None:
     prompt = random_tokens(PROMPT_TOKENS, "chunks")
     with start(recipe, transfers.tiercache("64MiB", **setting)) as engine:
@@ -53,7 +57,7 @@ def test_chunks_of_two_blocks_are_refused_with_states(setting: dict[str, int]) -
 def next_turn(engine: Engine, *, from_host: bool) -> Answer:
     """A turn whose answer spans several blocks, and the turn after it."""
     prompt = random_tokens(PROMPT_TOKENS, "answers")
-    answer = engine.ask(prompt, max_tokens=300)
+    answer = engine.ask(prompt, max_tokens=ANSWER_TOKENS)
     if from_host:
         engine.reset_device()
     return engine.ask([*prompt, *answer.tokens, *random_tokens(100, "next turn")])
@@ -71,7 +75,7 @@ def test_offload_prompt_only(recipe: Recipe, retention: int | None, prompt_only:
         on_device = next_turn(engine, from_host=False)
         engine.reset_all()
         restored = next_turn(engine, from_host=True)
-    kept = PROMPT_TOKENS if prompt_only else PROMPT_TOKENS + 299
+    kept = PROMPT_TOKENS if prompt_only else PROMPT_TOKENS + ANSWER_TOKENS - 1
     assert restored.cached_tokens == kept // recipe.tokens_per_block * recipe.tokens_per_block
     if not prompt_only:
         # Not compared with a cold run: decoding and prefilling the same tokens round differently.

@@ -4,6 +4,7 @@
 import sys
 
 import pytest
+
 from lab import transfers
 from lab.engine import engine
 from lab.recipes import GEMMA3, QWEN3_NEXT, Recipe
@@ -11,13 +12,14 @@ from lab.soak import Soak
 
 SHORT_SECONDS = 20
 LONG_SECONDS = 600
+tell = sys.stderr.write
 
 
 def soak(recipe: Recipe, seconds: float, seed: int, **settings: object) -> None:
     budget = f"{16 if recipe is QWEN3_NEXT else 8}MiB"
     with engine(recipe, transfers.tiercache(budget, **settings)) as running:
-        report = Soak(running, seed).play(seconds, lambda text: print(text, file=sys.stderr))
-    print(report, file=sys.stderr)
+        report = Soak(running, seed).play(seconds, lambda text: tell(text + "\n"))
+    tell(f"{report}\n")
     assert report.wrong == []
     assert report.requests > 0
     assert report.cached_tokens > 0

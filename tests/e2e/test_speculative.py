@@ -15,7 +15,6 @@ from lab.drafts import save_eagle
 from lab.engine import Engine
 from lab.engine import engine as start
 from lab.recipes import GEMMA3, QWEN3
-from tiercache.errors import UnsupportedError
 
 pytestmark = pytest.mark.usefixtures("sound")
 
@@ -27,14 +26,7 @@ BOUNDARY = 1_472
     scope="module",
     params=[
         pytest.param((QWEN3, 1), id="qwen3-1"),
-        pytest.param(
-            (QWEN3, 2),
-            id="qwen3-2",
-            marks=pytest.mark.xfail(
-                raises=UnsupportedError,
-                reason="the scheduler counts a lone group's pages as equally large",
-            ),
-        ),
+        pytest.param((QWEN3, 2), id="qwen3-2"),
         pytest.param((GEMMA3, 1), id="gemma3-1"),
         pytest.param((GEMMA3, 2), id="gemma3-2"),
     ],

@@ -70,16 +70,37 @@ def test_the_rarer_ghosts_weigh_more() -> None:
     assert arc.target == 3
 
 
-def test_the_target_stays_within_the_capacity(arc: ARC) -> None:
-    arc.touch([A, B])
+def test_the_rarer_ghosts_weigh_more_on_the_other_side_too() -> None:
+    arc = ARC(CAPACITY)
+    arc.insert([A, B, C, D])
+    arc.touch([D])
     arc.evict(4)
-    arc.insert([A, B])
+    arc.target = 4
+    arc.insert([D])
+    assert arc.target == 1
+
+
+def test_the_target_is_at_least_nothing(arc: ARC) -> None:
+    arc.evict(4)
+    arc.insert([C])
     assert arc.target == 0
-    for i in range(10):
-        arc.insert([key(str(i))])
-        arc.evict(1)
-        arc.insert([key(str(i))])
-    assert arc.target <= CAPACITY
+
+
+def test_the_target_is_at_most_the_capacity() -> None:
+    arc = ARC(CAPACITY)
+    arc.insert([A, B, C, D])
+    arc.evict(4)
+    arc.insert([A, B, C, D])
+    assert arc.target == CAPACITY
+    arc.insert([E])
+    arc.evict(5)
+    arc.insert([E])
+    assert arc.target == CAPACITY
+
+
+def test_a_batch_is_taken_from_both_sides(arc: ARC) -> None:
+    arc.target = 1
+    assert order(arc) == "acdb"
 
 
 def test_ghosts_are_bounded(arc: ARC) -> None:

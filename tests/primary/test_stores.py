@@ -250,6 +250,17 @@ def test_arc_counts_what_a_request_stored_as_seen_once(make_tier: MakeTier) -> N
     assert victims(tier) == [*OTHER[3::-1], *MAIN[:3:-1], *MAIN[3::-1]]
 
 
+def test_arc_does_not_count_what_a_request_offers_twice_as_seen_again(make_tier: MakeTier) -> None:
+    tier = make_tier(policy="arc")
+    turn(tier, OTHER[:1])
+    turn(tier, OTHER[:1])
+    request = tier.open("", MAIN)
+    store(tier, request, keys(MAIN[:4], FULL))
+    store(tier, request, keys(MAIN, FULL))
+    tier.finish(request)
+    assert victims(tier) == [*MAIN[::-1], OTHER[0]]
+
+
 # --- reset
 
 

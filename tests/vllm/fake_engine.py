@@ -109,9 +109,7 @@ class Runner:
     def run(self, step: SchedulerOutput) -> list[list[int]]:
         """Check and compute every request of the step; returns the tokens of each."""
         return [
-            self._run(
-                request_id, count, step.scheduled_spec_decode_tokens.get(request_id, [])
-            )
+            self._run(request_id, count, step.scheduled_spec_decode_tokens.get(request_id, []))
             for request_id, count in step.num_scheduled_tokens.items()
         ]
 
@@ -246,9 +244,7 @@ class FakeEngine:
         )
         self.device = Device()
         self.runner = Runner(setup.groups, self.device, setup.drafts)
-        self._remote = TierCacheConnector(
-            self.config, KVConnectorRole.WORKER, self.kv_cache_config
-        )
+        self._remote = TierCacheConnector(self.config, KVConnectorRole.WORKER, self.kv_cache_config)
         geometry = self._remote._blueprint.geometry
         self.worker = TaggedWorker(
             self.device,

@@ -69,10 +69,7 @@ def make_blueprint(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> B
     refuse_topology(vllm_config)
     group_ids = kv_cache_config.prefix_cacheable_group_ids
     blocks_per_chunk = _blocks_per_chunk(config, kv_cache_config, group_ids)
-    groups = [
-        describe_group(group_id, kv_cache_config.kv_cache_groups[group_id], blocks_per_chunk)
-        for group_id in group_ids
-    ]
+    groups = [describe_group(kv_cache_config, group_id, blocks_per_chunk) for group_id in group_ids]
     speculative = vllm_config.speculative_config
     world_size = vllm_config.parallel_config.world_size
     geometry = plan_geometry(
@@ -132,12 +129,15 @@ def _blocks_per_chunk(
     return factor
 
 
-def describe_group(group_id: int, group: KVCacheGroupSpec, blocks_per_chunk: int) -> GroupSpec:
+def describe_group(
+    kv_cache_config: KVCacheConfig, group_id: int, blocks_per_chunk: int
+) -> GroupSpec:
     """Translate one of vLLM's groups.
 
     Raises:
         UnsupportedError: a kind of group, or a mode of it, that is not known here.
     """
+    group = kv_cache_config.kv_cache_groups[group_id]
     spec = _representative(group.kv_cache_spec)
     tokens = spec.block_size * blocks_per_chunk
     kind, window = _kind(group_id, spec, tokens)
@@ -145,7 +145,7 @@ def describe_group(group_id: int, group: KVCacheGroupSpec, blocks_per_chunk: int
         group_id=group_id,
         kind=kind,
         tokens_per_chunk=tokens,
-        slot_bytes=align_slot(_block_bytes(group) * blocks_per_chunk),
+        slot_bytes=align_slot(_block_bytes(kv_cache_config, group) * blocks_per_chunk),
         window_chunks=window,
         draft=group.is_eagle_group,
     )
@@ -178,8 +178,15 @@ def _kind(group_id: int, spec: KVCacheSpec, tokens: int) -> tuple[GroupKind, int
     )
 
 
-def _block_bytes(group: KVCacheGroupSpec) -> int:
-    """Bytes of one block of all layers of a group, padding left out."""
+def _block_bytes(kv_cache_config: KVCacheConfig, group: KVCacheGroupSpec) -> int:
+    """Bytes of one block of all layers of a group, padding left out.
+
+    Layers of a lone group may differ in size, and the scheduler is told the size of one of them
+    only; but then the device's memory holds nothing else, and both sides are told its size.
+    """
+    tensors, blocks = kv_cache_config.kv_cache_tensors, kv_cache_config.num_blocks
+    if len(kv_cache_config.kv_cache_groups) == 1 and tensors and blocks:
+        return tensors[0].size // blocks
     spec = group.kv_cache_spec
     if isinstance(spec, UniformTypeKVCacheSpecs):
         return sum(_page_bytes(layer) for layer in spec.kv_cache_specs.values())
