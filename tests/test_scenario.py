@@ -8,6 +8,7 @@ import pytest
 
 from tiercache.blocks import GroupKind, GroupSpec, Key, make_key
 from tiercache.primary import PrimaryTier
+from tiercache.requests import Request
 
 BLOCK = 1_632
 STATE_GROUPS = range(1, 8)
@@ -42,16 +43,15 @@ class Conversation:
         tier.pin(request, keys)
         tier.unpin(keys)
         last = (tokens - 1) // BLOCK
-        self._store(
-            tier, [make_key(h, 0) for h in self.hashes[restored : tokens // BLOCK]], request
-        )
+        new = self.hashes[restored : tokens // BLOCK]
+        self._store(tier, request, [make_key(block_hash, 0) for block_hash in new])
         for boundary in (last - 1, last):
             states = [make_key(self.hashes[boundary - 1], g) for g in STATE_GROUPS]
-            self._store(tier, states, request)
+            self._store(tier, request, states)
         tier.finish(request)
         return plan.boundary
 
-    def _store(self, tier: PrimaryTier, keys: list[Key], request) -> None:
+    def _store(self, tier: PrimaryTier, request: Request, keys: list[Key]) -> None:
         reservation = tier.reserve(request, keys)
         assert reservation is not None
         tier.commit(reservation.keys)

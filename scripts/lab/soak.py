@@ -45,7 +45,7 @@ class Soak:
         self._born = 0
         self._talks = [self._begin() for _ in range(CONVERSATIONS)]
 
-    def play(self, seconds: float, tell: Callable[[str], None] = lambda text: None) -> Report:
+    def play(self, seconds: float, tell: Callable[[str], object]) -> Report:
         """Play until ``seconds`` are over; raises InvariantError at the first broken invariant."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
