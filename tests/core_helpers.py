@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of the core share: names for keys, chains and groups, and requests to play."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from tiercache.blocks import BlockHash, GroupKind, GroupSpec, Key, make_key
 from tiercache.primary import PrimaryTier, Reservation
@@ -12,6 +12,8 @@ SLOT_BYTES = 4096
 #: The groups of the hybrid model that most tests play on.
 FULL = 0
 STATES = (1, 2)
+#: Slots of the full group, slots of each state group, and what `PrimaryTier` takes by name.
+MakeTier = Callable[..., PrimaryTier]
 
 
 def key(name: str, group_id: int = FULL) -> Key:

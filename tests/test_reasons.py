@@ -7,7 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.core_helpers import BLOCK, FULL, STATES, chain, checkpoint, full, keys, state, turn
+from tiercache.blocks import Lineage
 from tiercache.cache import TieredCache
+from tiercache.events import Fate
+from tiercache.reasons import missing
+from tiercache.restore import RestorePlan
 
 MAIN = chain("a", 8)
 OTHER = chain("x", 4)
@@ -77,6 +81,14 @@ def test_the_state_that_was_evicted_is_named_whichever_group_lost_it(group_id: i
         f"restores 0 tokens up to 0: state of group {group_id} at 64 tokens was evicted 13:21:01"
         " by a store of other; 128 tokens of attention cannot be served"
     )
+
+
+def test_the_deepest_state_that_was_lost_is_named() -> None:
+    fates = dict.fromkeys([*keys([MAIN[3]], 1), *keys([MAIN[5]], 2)], Fate(0.0, "other"))
+    plan = RestorePlan(start=0, boundary=0, attention=128, pending=False, ended_by=1)
+    groups = {group_id: state(group_id) for group_id in STATES}
+    entry = missing(plan, Lineage(MAIN, BLOCK), groups, fates.get)
+    assert entry == (groups[2], 96, Fate(0.0, "other"))
 
 
 def test_what_is_still_being_written_is_said() -> None:

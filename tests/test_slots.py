@@ -117,6 +117,13 @@ def test_room_counts_free_slots_and_what_can_be_evicted(pool: SlotPool) -> None:
     assert pool.room([A, B]) == 1
 
 
+@pytest.mark.parametrize(("n", "expected"), [(1, True), (2, True), (3, False)])
+def test_what_fits_needs_no_protected_key_gone(pool: SlotPool, n: int, expected: bool) -> None:
+    store(pool, A, B)
+    pool.reserve([C])
+    assert pool.fits(n, [B]) is expected
+
+
 def test_more_than_there_is_room_for_is_a_fault_that_changes_nothing(pool: SlotPool) -> None:
     store(pool, A, B, C, D)
     pool.pin([A], hit=False)
@@ -279,7 +286,7 @@ class Slots(RuleBasedStateMachine):
     @rule(some=some, protected=st.sets(st.sampled_from([A, B, C])))
     def reserve(self, some: list[Key], protected: set[Key]) -> None:
         missing = self.pool.missing(some)
-        if len(missing) > self.pool.room(protected):
+        if not self.pool.fits(len(missing), protected):
             return
         held = self.pool.storing.keys() | protected | (+self.pins).keys()
         slots, evicted = self.pool.reserve(missing, protected)

@@ -145,12 +145,12 @@ class PrimaryTier:
             request.use(pool.spec.group_id, distinct)
             wanted.append((pool, missing, held))
         for pool, missing, held in wanted:
-            if len(missing) > pool.room(held):
+            if not pool.fits(len(missing), held):
                 self._record(EventKind.REFUSED, pool, missing, request)
                 return None
         reservation = Reservation([], [], [])
         for pool, missing, held in wanted:
-            slots, evicted = pool.reserve(missing, frozenset(held))
+            slots, evicted = pool.reserve(missing, held)
             reservation.keys.extend(missing)
             reservation.slots.extend(slots)
             reservation.evicted.extend(evicted.keys)

@@ -79,12 +79,16 @@ class SlotPool:
         """How many slots could be reserved now without touching ``protected`` keys."""
         return len(self._free) + len(self.policy) - sum(key in self.policy for key in protected)
 
+    def fits(self, n: int, protected: Iterable[Key] = ()) -> bool:
+        """Whether there is room for ``n``; most often that needs no look at ``protected``."""
+        return n <= len(self._free) or n <= self.room(protected)
+
     def reserve(
         self, keys: Sequence[Key], protected: Collection[Key] = ()
     ) -> tuple[list[int], Evicted]:
         """Give each of the missing ``keys`` a slot, evicting what is needed.
 
-        The caller has made sure of ``room(protected) >= len(keys)``.
+        The caller has made sure of ``fits(len(keys), protected)``.
         """
         evicted = NOTHING_EVICTED
         if len(keys) > len(self._free):
@@ -94,7 +98,7 @@ class SlotPool:
         return slots, evicted
 
     def _evict(self, n: int, protected: Collection[Key]) -> Evicted:
-        evicted = self.policy.evict(n, protected)
+        evicted = self.policy.evict(n, frozenset(protected))
         if evicted is None:
             raise InvariantError(f"group {self.spec.group_id} cannot evict {n} keys")
         self._free.extend(map(self.ready.pop, evicted.keys))

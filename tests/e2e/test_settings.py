@@ -27,29 +27,30 @@ def restored_after(engine: Engine, prompt: list[int]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "setting"),
-    [
-        pytest.param(QWEN3, {"blocks_per_chunk": 2}, id="blocks_per_chunk"),
-        pytest.param(GEMMA3, {"block_size": 64}, id="block_size"),
-    ],
+    "setting",
+    [{"blocks_per_chunk": 2}, {"block_size": 64}],
+    ids=["blocks_per_chunk", "block_size"],
 )
-def test_chunks_of_two_blocks(recipe: Recipe, setting: dict[str, int]) -> None:
+def test_chunks_of_two_blocks(setting: dict[str, int]) -> None:
     prompt = random_tokens(PROMPT_TOKENS, "chunks")
-    with start(recipe, transfers.tiercache("64MiB", **setting)) as engine:
+    with start(QWEN3, transfers.tiercache("64MiB", **setting)) as engine:
         engine.ask(prompt)
         assert restored_after(engine, prompt) == (PROMPT_TOKENS - 1) // 64 * 64
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [{"blocks_per_chunk": 2}, {"block_size": 128}],
-    ids=["blocks_per_chunk", "block_size"],
+    ("recipe", "key", "reason"),
+    [
+        pytest.param(QWEN3_NEXT, "blocks_per_chunk", "recurrent", id="states"),
+        pytest.param(QWEN3_NEXT, "block_size", "recurrent", id="states-block_size"),
+        pytest.param(GEMMA3, "blocks_per_chunk", "sliding windows", id="windows"),
+    ],
 )
-def test_chunks_of_two_blocks_are_refused_with_states(setting: dict[str, int]) -> None:
-    (key,) = setting
+def test_chunks_of_two_blocks_are_refused(recipe: Recipe, key: str, reason: str) -> None:
+    value = 2 if key == "blocks_per_chunk" else 2 * recipe.block_size
     with (
-        pytest.raises(ConfigError, match=f"{key}.*recurrent"),
-        start(QWEN3_NEXT, transfers.tiercache("64MiB", **setting)),
+        pytest.raises(ConfigError, match=f"{key}.*{reason}"),
+        start(recipe, transfers.tiercache("64MiB", **{key: value})),
     ):
         pass
 

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiers whose invariants are checked after every test."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.core_helpers import BLOCK, FULL, STATES, full, state
+from tests.core_helpers import BLOCK, FULL, STATES, MakeTier, full, state
 from tiercache.primary import PrimaryTier
-
-MakeTier = Callable[..., PrimaryTier]
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Demotion of superseded states: the nine rules, and the faults that others met."""
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.core_helpers import (
     FULL,
     STATES,
+    MakeTier,
     chain,
     checkpoint,
     is_demoted,
@@ -21,8 +20,6 @@ from tests.core_helpers import (
 )
 from tiercache.events import Event, EventKind
 from tiercache.primary import PrimaryTier
-
-MakeTier = Callable[..., PrimaryTier]
 
 #: One conversation, and another that shares its first four blocks.
 MAIN = chain("a", 16)

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes worthless when a checkpoint breaks, and what does not."""
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.core_helpers import (
     FULL,
     STATES,
+    MakeTier,
     chain,
     checkpoint,
     is_demoted,
@@ -22,8 +21,6 @@ from tests.core_helpers import (
 from tiercache.blocks import BlockHash
 from tiercache.events import EventKind
 from tiercache.primary import PrimaryTier
-
-MakeTier = Callable[..., PrimaryTier]
 
 MAIN = chain("a", 12)
 BRANCH = chain("b", 8, after=MAIN[:4])

@@ -65,8 +65,21 @@ def check_version(version: str | None = None) -> None:
         UnsupportedError: names the version found and the range.
     """
     found = vllm.__version__ if version is None else version
-    if not OLDEST <= Version(Version(found).base_version) < NEWEST:
+    if not OLDEST <= _release(found) < NEWEST:
         raise UnsupportedError(f"vLLM {found} is not supported; supported: >= {OLDEST}, < {NEWEST}")
+
+
+def stores_torn_chunks() -> bool:
+    """Whether vLLM stores chunks of a sliding window that has left their first blocks behind.
+
+    Up to 0.32 what is restored of such a chunk holds blocks that were never stored.
+    """
+    return _release(vllm.__version__) < Version("0.33")
+
+
+def _release(version: str) -> Version:
+    """A version without what marks it as a build of its own or as one before its release."""
+    return Version(Version(version).base_version)
 
 
 def broken_contracts() -> list[str]:

@@ -6,12 +6,15 @@ the same result; ``Blueprint.check`` compares them at start-up.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import (
+    get_offloading_group_ids,
+)
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
@@ -28,6 +31,7 @@ from tiercache.blocks import GroupKind, GroupSpec, align_slot
 from tiercache.config import TierCacheConfig
 from tiercache.errors import ConfigError, UnsupportedError
 from tiercache.layout import Geometry, plan_geometry
+from tiercache.vllm.compat import stores_torn_chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +71,10 @@ def make_blueprint(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> B
     """
     config = TierCacheConfig.from_mapping(extra_config(vllm_config))
     refuse_topology(vllm_config)
-    group_ids = kv_cache_config.prefix_cacheable_group_ids
+    group_ids = get_offloading_group_ids(kv_cache_config)
     blocks_per_chunk = _blocks_per_chunk(config, kv_cache_config, group_ids)
     groups = [describe_group(kv_cache_config, group_id, blocks_per_chunk) for group_id in group_ids]
+    _refuse_loads_within_a_step(config, groups)
     speculative = vllm_config.speculative_config
     world_size = vllm_config.parallel_config.world_size
     geometry = plan_geometry(
@@ -118,15 +123,29 @@ def _blocks_per_chunk(
                 "block_size", config.block_size, allowed + (hint if len(sizes) > 1 else "")
             )
         factor = config.block_size // sizes[0]
-    if factor > 1 and any(isinstance(_representative(spec), MambaSpec) for spec in specs):
+    if factor > 1 and (reason := _why_one_block(specs)):
         key = "block_size" if config.block_size is not None else "blocks_per_chunk"
-        raise ConfigError(
-            key,
-            config.block_size or factor,
-            "one engine block for a model with recurrent layers, whose states end on blocks; "
-            f"omit {key!r}",
-        )
+        allowed = f"one engine block for a model with {reason}; omit {key!r}"
+        raise ConfigError(key, config.block_size or factor, allowed)
     return factor
+
+
+def _why_one_block(specs: Iterable[KVCacheSpec]) -> str | None:
+    """What keeps a model with these groups from chunks of several blocks, if anything does."""
+    kinds = [type(_representative(spec)) for spec in specs]
+    if any(issubclass(kind, MambaSpec) for kind in kinds):
+        return "recurrent layers, whose states end on blocks"
+    if stores_torn_chunks() and any(issubclass(kind, SlidingWindowSpec) for kind in kinds):
+        return "sliding windows, of whose chunks this vLLM may store a part only (0.33 does not)"
+    return None
+
+
+def _refuse_loads_within_a_step(config: TierCacheConfig, groups: Iterable[GroupSpec]) -> None:
+    """vLLM 0.33 runs out of device blocks when it admits such a load of a recurrent state."""
+    budget = config.sync_load_budget_bytes
+    if budget and any(group.kind is GroupKind.STATE for group in groups):
+        allowed = "0 for a model with recurrent layers, whose blocks vLLM does not count then"
+        raise ConfigError("sync_load_budget_bytes", budget, allowed)
 
 
 def describe_group(

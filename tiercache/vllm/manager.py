@@ -90,6 +90,7 @@ class TierCacheManager(OffloadingManager):
         """The biggest group's keys: a lookup that finds its key there, as most do, is done."""
         self._hashes: dict[str, Sequence[bytes]] = {}
         self._requests: dict[str, Request] = {}
+        self._before_reset: set[str] = set()
         self._limit: dict[bytes, int] = {}
         self._lost: dict[str, int] = {}
         self._events: list[OffloadingEvent] = []
@@ -105,7 +106,8 @@ class TierCacheManager(OffloadingManager):
 
     def expect(self, request_id: str, hashes: Sequence[bytes]) -> None:
         """The block hashes of a request that is about to be announced; they may grow."""
-        self._hashes[request_id] = hashes
+        if not self.sick:
+            self._hashes[request_id] = hashes
 
     @guarded(lambda: None)
     def begin_lookup(self, request_id: str, *, start: int, limit: int) -> RestorePlan | None:
@@ -173,6 +175,8 @@ class TierCacheManager(OffloadingManager):
     def prepare_store(
         self, keys: Collection[OffloadKey], req_context: ReqContext
     ) -> PrepareStoreOutput | None:
+        if req_context.req_id in self._before_reset:
+            keys = [key for key in keys if not self._is_window(key)]
         reservation = self.cache.reserve(self._requests[req_context.req_id], keys)
         if reservation is None:
             # vLLM retries attention blocks at every step: no use if they never fit.
@@ -182,6 +186,9 @@ class TierCacheManager(OffloadingManager):
             SlotsLoadStoreSpec(np.array(reservation.slots, np.int32)),
             reservation.evicted,
         )
+
+    def _is_window(self, key: OffloadKey) -> bool:
+        return self._pools[key[-GROUP_SUFFIX_BYTES:]].spec.kind is GroupKind.WINDOW
 
     @guarded(lambda: None)
     def complete_store(
@@ -202,11 +209,18 @@ class TierCacheManager(OffloadingManager):
     @guarded(lambda: None)
     def on_request_finished(self, req_context: ReqContext) -> None:
         self._lost.pop(req_context.req_id, None)
+        self._before_reset.discard(req_context.req_id)
         self.cache.finish(self._requests.pop(req_context.req_id))
 
     @guarded(lambda: None)
     def reset_cache(self) -> None:
+        """Drop everything, in flight or not; vLLM reports nothing of it any more.
+
+        It then offers all blocks of running requests anew, for sliding windows from a table in
+        which those that the window has left behind may be somebody else's: those are declined.
+        """
         self.cache.reset()
+        self._before_reset = set(self._requests)
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         events, self._events = self._events, []
