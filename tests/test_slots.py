@@ -108,13 +108,14 @@ def test_storing_pinned_and_protected_keys_are_not_evicted(pool: SlotPool) -> No
     assert pool.reserve([E], protected={B})[1].keys == [C]
 
 
-def test_room_counts_free_slots_and_what_can_be_evicted(pool: SlotPool) -> None:
+def test_what_fits_are_free_slots_and_what_can_be_evicted(pool: SlotPool) -> None:
     store(pool, A, B)
     pool.reserve([C])
-    assert pool.room() == 3
-    assert pool.room([A, C, D]) == 2
+    assert pool.fits(3)
+    assert not pool.fits(4)
+    assert not pool.fits(3, [A, C, D])
     pool.pin([B], hit=False)
-    assert pool.room([A, B]) == 1
+    assert not pool.fits(2, [A, B])
 
 
 @pytest.mark.parametrize(("n", "expected"), [(1, True), (2, True), (3, False)])
@@ -152,11 +153,11 @@ def test_pins_nest(pool: SlotPool) -> None:
         pool.pin([A], hit=True)
     pool.unpin([A])
     assert pool.pins == 2
-    assert pool.room() == 3
+    assert not pool.fits(4)
     pool.unpin([A])
     pool.unpin([A])
     assert pool.pins == 0
-    assert pool.room() == 4
+    assert pool.fits(4)
 
 
 def test_unpin_ignores_keys_that_are_not_pinned(pool: SlotPool) -> None:

@@ -6,10 +6,10 @@ bytes are copied by whoever owns the memory.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tiercache.admission import OfferCounter
-from tiercache.blocks import BlockHash, GroupKind, GroupSpec, Key, by_group
+from tiercache.blocks import BlockHash, GroupKind, GroupSpec, Key
 from tiercache.events import Journal
 from tiercache.primary import PrimaryTier, Reservation
 from tiercache.reasons import explain
@@ -132,10 +132,13 @@ class TieredCache:
     def _is_known(self, key: Key) -> bool:
         return self.primary.state(key) is not Presence.MISSING
 
-    def could_fit(self, keys: Iterable[Key]) -> bool:
-        """Whether ``reserve`` of these keys could ever succeed, were nothing else in the way."""
+    def could_fit(self, request: Request) -> bool:
+        """Whether what the request offered so far could all be there at once, room permitting."""
         pools = self.primary.pools
-        return all(len(k) <= pools[group_id].capacity for group_id, k in by_group(keys).items())
+        return all(
+            pools[group_id].spec.kind is not GroupKind.FULL or len(used) <= pools[group_id].capacity
+            for group_id, used in request.used.items()
+        )
 
     def commit(self, keys: Collection[Key]) -> None:
         """The blocks of ``keys`` are written: make them readable."""

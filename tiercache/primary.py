@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The primary tier: the pools of all groups together, and the checkpoints across them.
 
-Covers reserve, commit, fail, pin, finish and demotion. It moves no bytes and knows no engine;
-how far a prefix can be restored is decided in ``restore``.
+Covers reserve, commit, fail, pin and finish. It moves no bytes and knows no engine; what goes
+first is decided in ``demotion`` and the policies, how far a prefix can be restored in ``restore``.
 """
 
 from collections import Counter
@@ -19,9 +19,9 @@ from tiercache.blocks import (
     Lineage,
     by_group,
     key_hash,
-    make_key,
 )
-from tiercache.checkpoints import Checkpoint, CheckpointTree
+from tiercache.checkpoints import CheckpointTree
+from tiercache.demotion import Demoter
 from tiercache.errors import InvariantError
 from tiercache.events import EventKind, Journal
 from tiercache.policies import Evicted, make_policy
@@ -72,15 +72,17 @@ class PrimaryTier:
             for capacity in (slots[group.group_id],)
         }
         self._state_of = {group_id: pool.state for group_id, pool in self.pools.items()}
-        self.tree = CheckpointTree()
         self.journal = Journal(clock)
         self.tokens_per_hash = tokens_per_hash
-        self._demote = demote
-        self._keep_blocks = keep_blocks
-        self._demote_forks = demote_forks
         self._planner = Planner(groups)
-        self._states = [p for p in self.pools.values() if p.spec.kind is GroupKind.STATE]
-        self._fulls = [p for p in self.pools.values() if p.spec.kind is GroupKind.FULL]
+        self._demoter = Demoter(
+            self.pools.values(),
+            self.journal,
+            tokens_per_hash=tokens_per_hash,
+            demote=demote,
+            keep_blocks=keep_blocks,
+            demote_forks=demote_forks,
+        )
         self._open: set[Request] = set()
         self._writers: dict[Key, Request] = {}
         self._arriving: Counter[BlockHash] = Counter()
@@ -92,6 +94,11 @@ class PrimaryTier:
         return ((self.pools[group_id], run) for group_id, run in by_group(keys).items())
 
     # --- requests
+
+    @property
+    def tree(self) -> CheckpointTree:
+        """The complete checkpoints."""
+        return self._demoter.tree
 
     def open(self, request_id: str, hashes: Sequence[BlockHash]) -> Request:
         """Begin a request whose block hashes are, or will grow to be, ``hashes``."""
@@ -134,30 +141,35 @@ class PrimaryTier:
         """Reserve a slot for every key that has none, evicting by policy.
 
         All or nothing over all groups: None, and nothing evicted, if one of them has no room.
-        No key of this call is evicted by it. The result is sorted by group, each in the order
-        given.
+        No key of this call is evicted by it, nor an attention block that the request has used. The
+        result is sorted by group, each in the order given.
         """
         wanted = []
         for pool, offered in self._by_group(keys):
             distinct = list(dict.fromkeys(offered))
             missing = pool.missing(distinct)
-            held = _difference(distinct, missing)
             request.use(pool.spec.group_id, distinct)
-            wanted.append((pool, missing, held))
+            wanted.append((pool, missing, _difference(distinct, missing)))
         for pool, missing, held in wanted:
-            if not pool.fits(len(missing), held):
+            if not pool.fits(len(missing), self._protected(request, pool, held)):
                 self._record(EventKind.REFUSED, pool, missing, request)
                 return None
         reservation = Reservation([], [], [])
         for pool, missing, held in wanted:
-            slots, evicted = pool.reserve(missing, held)
+            slots, evicted = pool.reserve(missing, self._protected(request, pool, held))
             reservation.keys.extend(missing)
             reservation.slots.extend(slots)
             reservation.evicted.extend(evicted.keys)
-            self._revive(pool, held)
+            self._demoter.revive(pool, held)
             self._reserved(request, pool, missing)
             self._evicted(request, pool, evicted)
         return reservation
+
+    def _protected(self, request: Request, pool: SlotPool, held: list[Key]) -> Collection[Key]:
+        """What a request must not evict: what it offers and, of attention, its own beginning."""
+        if pool.spec.kind is GroupKind.FULL:
+            return request.used[pool.spec.group_id]
+        return frozenset(held)
 
     def _reserved(self, request: Request, pool: SlotPool, keys: list[Key]) -> None:
         request.insert(pool.spec.group_id, keys)
@@ -190,26 +202,11 @@ class PrimaryTier:
                 self._arriving[block_hash] -= 1
                 if not self._arriving[block_hash]:
                     del self._arriving[block_hash]
-                self._complete(self._writers[key], block_hash)
+                self._demoter.complete(self._writers[key], block_hash)
         for request, arrived in Counter(map(self._writers.pop, keys)).items():
             request.storing -= arrived
             if request.finished and not request.storing:
                 self._conclude(request)
-
-    def _complete(self, request: Request, block_hash: BlockHash) -> None:
-        """Add the checkpoint to the tree if all its members are there, and demote what it replaces.
-
-        Not only once the request ends: the states that one long prompt leaves on its way would
-        evict those of everybody else.
-        """
-        members = self._members(block_hash)
-        index = request.lineage.index(block_hash)
-        if index is None or any(key not in pool.ready for pool, key in members):
-            return
-        node = self.tree.add(request.lineage, index)
-        self._touch(node)
-        self._reconsider(node.parent)
-        self._supersede(request)
 
     # --- loads
 
@@ -229,7 +226,7 @@ class PrimaryTier:
             request.use(pool.spec.group_id, group_keys)
             self._record(EventKind.RESTORED, pool, group_keys, request)
             if pool.spec.kind is GroupKind.STATE:
-                self._revive(pool, group_keys)
+                self._demoter.revive(pool, group_keys)
         return slots
 
     def unpin(self, keys: Collection[Key]) -> None:
@@ -237,7 +234,7 @@ class PrimaryTier:
         for pool, group_keys in self._by_group(keys):
             pool.unpin(group_keys)
 
-    # --- demotion and eviction
+    # --- endings
 
     def _conclude(self, request: Request) -> None:
         """Settle what a finished request leaves behind; none of its stores is in flight."""
@@ -251,48 +248,9 @@ class PrimaryTier:
             pool.policy.settle(used, tail_first=pool.spec.kind is GroupKind.FULL)
         for block_hash in dict.fromkeys(request.states):
             if self.tree.get(block_hash) is None and block_hash not in self._arriving:
-                self._discard(request, block_hash)
+                self._demoter.discard(request, block_hash)
         request.forget()
-        self._supersede(request)
-
-    def _supersede(self, request: Request) -> None:
-        """Demote the checkpoints that the newest one on the request's lineage replaces."""
-        if not self._demote or not self._states:
-            return
-        block = self._states[0].spec.tokens_per_chunk // self.tokens_per_hash
-        nodes = self.tree.superseded(
-            request.lineage,
-            keep_hashes=self._keep_blocks * block,
-            demote_forks=self._demote_forks,
-        )
-        for pool in self._states:
-            keys = [make_key(node.block_hash, pool.spec.group_id) for node in nodes]
-            demoted = pool.policy.demote(keys)
-            self._record(EventKind.DEMOTED, pool, demoted, request)
-        for node in nodes:
-            node.demoted = all(p.policy.is_demoted(k) for p, k in self._members(node.block_hash))
-
-    def _revive(self, pool: SlotPool, keys: Iterable[Key]) -> None:
-        """Keys are used again: undo their demotion, that of a state with its whole checkpoint."""
-        if pool.policy.demoted:
-            pool.policy.touch(list(filter(pool.policy.is_demoted, keys)))
-        if pool.spec.kind is GroupKind.STATE:
-            for node in filter(None, map(self.tree.get, map(key_hash, keys))):
-                self._undo_demotion(node)
-
-    def _reconsider(self, node: Checkpoint | None) -> None:
-        """Undo a demotion that no longer holds: ``node`` is the newest again, or became a fork."""
-        if node is not None and (not node.children or (node.is_fork and not self._demote_forks)):
-            self._undo_demotion(node)
-
-    def _undo_demotion(self, node: Checkpoint) -> None:
-        if node.demoted:
-            node.demoted = False
-            self._touch(node)
-
-    def _touch(self, node: Checkpoint) -> None:
-        for pool, key in self._members(node.block_hash):
-            pool.policy.touch((key,))
+        self._demoter.supersede(request)
 
     def _evicted(self, request: Request, pool: SlotPool, evicted: Evicted) -> None:
         demoted, live = evicted.keys[: evicted.demoted], evicted.keys[evicted.demoted :]
@@ -300,37 +258,7 @@ class PrimaryTier:
         self._record(EventKind.EVICTED_LIVE, pool, live, request)
         if pool.spec.kind is GroupKind.STATE:
             for key in evicted.keys:
-                node = self.tree.get(key_hash(key))
-                if node is not None:
-                    self._lose(request, node)
-
-    def _lose(self, request: Request, node: Checkpoint) -> None:
-        """A member of a checkpoint is gone: nothing that only it could serve is worth keeping."""
-        stranded = self.tree.stranded(node, [request.lineage for request in self._open])
-        self._reconsider(self.tree.remove(node))
-        self._discard(request, node.block_hash)
-        if self._demote:
-            self._strand(request, node, *stranded)
-
-    def _discard(self, request: Request, block_hash: BlockHash) -> None:
-        """Make the remaining members of a broken checkpoint the next victims of their groups."""
-        for pool, key in self._members(block_hash):
-            demoted = pool.policy.demote((key,), first=True)
-            self._record(EventKind.STRANDED, pool, demoted, request)
-
-    def _strand(self, request: Request, node: Checkpoint, start: int, end: int) -> None:
-        """Demote the attention blocks at ``start <= index < end``, the end of the prefix first."""
-        for pool in self._fulls:
-            step = pool.spec.tokens_per_chunk // self.tokens_per_hash
-            keys = [
-                make_key(node.hashes[index], pool.spec.group_id)
-                for index in range(end - 1, start - 1, -1)
-                if (index + 1) % step == 0
-            ]
-            self._record(EventKind.STRANDED, pool, pool.policy.demote(keys), request)
-
-    def _members(self, block_hash: BlockHash) -> list[tuple[SlotPool, Key]]:
-        return [(pool, make_key(block_hash, pool.spec.group_id)) for pool in self._states]
+                self._demoter.lose(request, key_hash(key), self._open)
 
     def _record(
         self, kind: EventKind, pool: SlotPool, keys: list[Key], request: Request | None = None
@@ -361,14 +289,11 @@ class PrimaryTier:
         for pool in self.pools.values():
             pool.validate()
         self.tree.validate()
+        states = [p for p in self.pools.values() if p.spec.kind is GroupKind.STATE]
         storing = {key for pool in self.pools.values() for key in pool.storing}
-        arriving = (key_hash(key) for pool in self._states for key in pool.storing)
-        complete = {
-            key_hash(key)
-            for pool in self._states[:1]
-            for key in pool.ready
-            if all(member in p.ready for p, member in self._members(key_hash(key)))
-        }
+        arriving = (key_hash(key) for pool in states for key in pool.storing)
+        boundaries = {key_hash(key) for pool in states for key in pool.ready}
+        complete = set(filter(self._demoter.is_complete, boundaries))
         checks = {
             "every key in flight has a writer": storing == self._writers.keys(),
             "requests know how much of them is in flight": dict(Counter(self._writers.values()))
@@ -378,9 +303,9 @@ class PrimaryTier:
             "a demoted checkpoint has demoted members": all(
                 node.demoted <= pool.policy.is_demoted(key)
                 for node in self.tree
-                for pool, key in self._members(node.block_hash)
+                for pool, key in self._demoter.members(node.block_hash)
             ),
-            "a fork is live": self._demote_forks
+            "a fork is live": self._demoter.demote_forks
             or not any(node.demoted and node.is_fork for node in self.tree),
         }
         for invariant, holds in checks.items():

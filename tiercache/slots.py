@@ -75,18 +75,15 @@ class SlotPool:
         unready = filterfalse(self.ready.__contains__, keys)
         return list(filterfalse(self.storing.__contains__, unready))
 
-    def room(self, protected: Iterable[Key] = ()) -> int:
-        """How many slots could be reserved now without touching ``protected`` keys."""
-        return len(self._free) + len(self.policy) - sum(key in self.policy for key in protected)
-
-    def fits(self, n: int, protected: Iterable[Key] = ()) -> bool:
-        """Whether there is room for ``n``; most often that needs no look at ``protected``."""
-        return n <= len(self._free) or n <= self.room(protected)
+    def fits(self, n: int, protected: Collection[Key] = ()) -> bool:
+        """Whether ``n`` slots could be reserved now without touching ``protected`` keys."""
+        short = n - len(self._free)
+        return short <= 0 or len(self.policy.peek(short, protected).keys) == short
 
     def reserve(
         self, keys: Sequence[Key], protected: Collection[Key] = ()
     ) -> tuple[list[int], Evicted]:
-        """Give each of the missing ``keys`` a slot, evicting what is needed.
+        """Give each of the missing ``keys`` a slot, evicting what is needed but ``protected``.
 
         The caller has made sure of ``fits(len(keys), protected)``.
         """
@@ -98,7 +95,7 @@ class SlotPool:
         return slots, evicted
 
     def _evict(self, n: int, protected: Collection[Key]) -> Evicted:
-        evicted = self.policy.evict(n, frozenset(protected))
+        evicted = self.policy.evict(n, protected)
         if evicted is None:
             raise InvariantError(f"group {self.spec.group_id} cannot evict {n} keys")
         self._free.extend(map(self.ready.pop, evicted.keys))

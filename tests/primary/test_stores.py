@@ -98,9 +98,6 @@ def test_a_call_that_needs_its_own_keys_gone_is_refused(make_tier: MakeTier) -> 
     assert tier.reserve(tier.open("", MAIN), keys(MAIN[:3], FULL)) is None
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a request whose blocks fill their group evicts its own beginning"
-)
 def test_a_prompt_longer_than_its_group_keeps_its_beginning(make_tier: MakeTier) -> None:
     tier = make_tier(full_slots=6)
     request = tier.open("", MAIN)

@@ -27,7 +27,11 @@ from vllm.v1.core.kv_cache_utils import (
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import MambaSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -164,6 +168,8 @@ class Runner:
             start = 0
             if isinstance(spec, SlidingWindowSpec):
                 start = max(0, row.computed - spec.sliding_window + 1)
+            elif isinstance(spec, ChunkedLocalAttentionSpec):
+                start = row.computed - row.computed % spec.attention_chunk_size
             expected = [
                 (*divmod(position, spec.block_size), tags[position + 1])
                 for position in range(start, row.computed)

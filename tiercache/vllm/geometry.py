@@ -132,11 +132,12 @@ def _blocks_per_chunk(
 
 def _why_one_block(specs: Iterable[KVCacheSpec]) -> str | None:
     """What keeps a model with these groups from chunks of several blocks, if anything does."""
-    kinds = [type(_representative(spec)) for spec in specs]
-    if any(issubclass(kind, MambaSpec) for kind in kinds):
+    layers = [_representative(spec) for spec in specs]
+    if any(isinstance(layer, MambaSpec) for layer in layers):
         return "recurrent layers, whose states end on blocks"
-    if stores_torn_chunks() and any(issubclass(kind, SlidingWindowSpec) for kind in kinds):
-        return "sliding windows, of whose chunks this vLLM may store a part only (0.33 does not)"
+    windows = (SlidingWindowSpec, ChunkedLocalAttentionSpec)
+    if stores_torn_chunks() and any(isinstance(layer, windows) for layer in layers):
+        return "sliding windows, of whose chunks vLLM before 0.33 may store a part only"
     return None
 
 

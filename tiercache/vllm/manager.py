@@ -177,10 +177,11 @@ class TierCacheManager(OffloadingManager):
     ) -> PrepareStoreOutput | None:
         if req_context.req_id in self._before_reset:
             keys = [key for key in keys if not self._is_window(key)]
-        reservation = self.cache.reserve(self._requests[req_context.req_id], keys)
+        request = self._requests[req_context.req_id]
+        reservation = self.cache.reserve(request, keys)
         if reservation is None:
             # vLLM retries attention blocks at every step: no use if they never fit.
-            return None if self.cache.could_fit(keys) else _nothing_to_store()
+            return None if self.cache.could_fit(request) else _nothing_to_store()
         return PrepareStoreOutput(
             reservation.keys,
             SlotsLoadStoreSpec(np.array(reservation.slots, np.int32)),

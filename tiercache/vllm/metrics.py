@@ -25,7 +25,7 @@ LOST_TOKENS = PREFIX + "lost_to_missing_state_tokens"
 #: Counters per group: event kind -> name and documentation.
 COUNTERS = {
     EventKind.DEMOTED: ("demotions", "States demoted because a later one superseded them."),
-    EventKind.STRANDED: ("stranded", "Attention blocks demoted because no state serves them."),
+    EventKind.STRANDED: ("stranded", "Entries demoted because they serve nobody any more."),
     EventKind.REFUSED: ("reserve_failures", "Blocks not stored because their group had no room."),
 }
 #: Counters of bytes per group, over all workers.
