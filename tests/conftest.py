@@ -7,6 +7,7 @@ process and is shared by the tests of a file; their /dev/shm is checked once, at
 """
 
 import gc
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -50,6 +51,15 @@ def _nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     _check_threads(threads)
     _check_descriptors(descriptors)
     _check_shared_files(shared)
+
+
+@pytest.fixture(autouse=True)
+def _logger_stays_as_it_was() -> Iterator[None]:
+    """A connector sends our log where vLLM's goes, out of the reach of the next test's caplog."""
+    logger = logging.getLogger("tiercache")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
 
 
 @pytest.fixture(autouse=True, scope="session")

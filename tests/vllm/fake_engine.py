@@ -95,9 +95,8 @@ class Runner:
             self._device.copy(copy.src_block_id, copy.dst_block_id)
         for new in step.scheduled_new_reqs:
             tables = [list(ids) for ids in new.block_ids]
-            self._rows[new.req_id] = Row(
-                list(new.prompt_token_ids or ()), tables, new.num_computed_tokens
-            )
+            tokens = list(new.prefill_token_ids or new.prompt_token_ids or ())
+            self._rows[new.req_id] = Row(tokens, tables, new.num_computed_tokens)
         cached = step.scheduled_cached_reqs
         for i, request_id in enumerate(cached.req_ids):
             row, blocks = self._rows[request_id], cached.new_block_ids[i]
@@ -248,6 +247,7 @@ class FakeEngine:
             hash_block_size=unit,
             log_stats=True,
         )
+        self.scheduler.use_v2_model_runner = setup.second_runner
         self.device = Device()
         self.runner = Runner(setup.groups, self.device, setup.drafts)
         self._remote = TierCacheConnector(self.config, KVConnectorRole.WORKER, self.kv_cache_config)

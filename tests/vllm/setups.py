@@ -111,6 +111,8 @@ class Setup:
     match_unit: int | None = None
     drafts: int = 0
     asynchronous: bool = False
+    second_runner: bool = False
+    """Whether the scheduler talks to vLLM's second model runner, which it does on CUDA."""
     cpu_bytes: int | str = "64MiB"
     block: int = BLOCK
 

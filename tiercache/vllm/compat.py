@@ -77,6 +77,14 @@ def stores_torn_chunks() -> bool:
     return _release(vllm.__version__) < Version("0.33")
 
 
+def mistakes_blocks_of_sessions() -> bool:
+    """Whether vLLM stores wrong blocks of a request whose input streams in.
+
+    Up to 0.32 the connector appends the whole block table to what it has of it at every input.
+    """
+    return _release(vllm.__version__) < Version("0.33")
+
+
 def _release(version: str) -> Version:
     """A version without what marks it as a build of its own or as one before its release."""
     return Version(Version(version).base_version)

@@ -22,7 +22,7 @@ from vllm.v1.request import Request
 
 from tiercache.config import TierCacheConfig
 from tiercache.restore import RestorePlan
-from tiercache.vllm.compat import check_version
+from tiercache.vllm.compat import check_version, mistakes_blocks_of_sessions
 from tiercache.vllm.geometry import BLUEPRINT, extra_config, make_blueprint, refuse_topology
 from tiercache.vllm.logs import join_vllm_log
 from tiercache.vllm.manager import TierCacheManager
@@ -104,7 +104,8 @@ class TierCacheConnector(OffloadingConnector):
         return manager
 
     def on_new_request(self, request: Request) -> None:
-        self.manager.expect(request.request_id, request.block_hashes)
+        may_store = not (request.resumable and mistakes_blocks_of_sessions())
+        self.manager.expect(request.request_id, request.block_hashes, may_store=may_store)
         super().on_new_request(request)
 
     def get_num_new_matched_tokens(

@@ -17,3 +17,5 @@ def join_vllm_log() -> None:
     for handler in theirs.handlers:
         ours.addHandler(handler)
     ours.setLevel(theirs.getEffectiveLevel())
+    # The root logger of an engine process has a handler of its own: every line would come twice.
+    ours.propagate = False

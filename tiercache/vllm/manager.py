@@ -37,6 +37,8 @@ from tiercache.vllm.transfer import SlotsLoadStoreSpec
 logger = logging.getLogger(__name__)
 
 HIT = LookupResult.HIT
+EVERY_KIND = frozenset(GroupKind)
+WINDOWS = frozenset({GroupKind.WINDOW})
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -90,7 +92,8 @@ class TierCacheManager(OffloadingManager):
         """The biggest group's keys: a lookup that finds its key there, as most do, is done."""
         self._hashes: dict[str, Sequence[bytes]] = {}
         self._requests: dict[str, Request] = {}
-        self._before_reset: set[str] = set()
+        self._declined: dict[str, frozenset[GroupKind]] = {}
+        """Kinds of groups whose blocks are not taken, per request."""
         self._limit: dict[bytes, int] = {}
         self._lost: dict[str, int] = {}
         self._events: list[OffloadingEvent] = []
@@ -104,10 +107,15 @@ class TierCacheManager(OffloadingManager):
 
     # --- what the connector tells beyond vLLM's interface
 
-    def expect(self, request_id: str, hashes: Sequence[bytes]) -> None:
+    def expect(
+        self, request_id: str, hashes: Sequence[bytes], *, may_store: bool = True
+    ) -> None:
         """The block hashes of a request that is about to be announced; they may grow."""
-        if not self.sick:
-            self._hashes[request_id] = hashes
+        if self.sick:
+            return
+        self._hashes[request_id] = hashes
+        if not may_store:
+            self._declined[request_id] = EVERY_KIND
 
     @guarded(lambda: None)
     def begin_lookup(self, request_id: str, *, start: int, limit: int) -> RestorePlan | None:
@@ -175,8 +183,8 @@ class TierCacheManager(OffloadingManager):
     def prepare_store(
         self, keys: Collection[OffloadKey], req_context: ReqContext
     ) -> PrepareStoreOutput | None:
-        if req_context.req_id in self._before_reset:
-            keys = [key for key in keys if not self._is_window(key)]
+        if declined := self._declined.get(req_context.req_id):
+            keys = [key for key in keys if self._kind(key) not in declined]
         request = self._requests[req_context.req_id]
         reservation = self.cache.reserve(request, keys)
         if reservation is None:
@@ -188,8 +196,8 @@ class TierCacheManager(OffloadingManager):
             reservation.evicted,
         )
 
-    def _is_window(self, key: OffloadKey) -> bool:
-        return self._pools[key[-GROUP_SUFFIX_BYTES:]].spec.kind is GroupKind.WINDOW
+    def _kind(self, key: OffloadKey) -> GroupKind:
+        return self._pools[key[-GROUP_SUFFIX_BYTES:]].spec.kind
 
     @guarded(lambda: None)
     def complete_store(
@@ -210,7 +218,7 @@ class TierCacheManager(OffloadingManager):
     @guarded(lambda: None)
     def on_request_finished(self, req_context: ReqContext) -> None:
         self._lost.pop(req_context.req_id, None)
-        self._before_reset.discard(req_context.req_id)
+        self._declined.pop(req_context.req_id, None)
         self.cache.finish(self._requests.pop(req_context.req_id))
 
     @guarded(lambda: None)
@@ -221,7 +229,8 @@ class TierCacheManager(OffloadingManager):
         which those that the window has left behind may be somebody else's: those are declined.
         """
         self.cache.reset()
-        self._before_reset = set(self._requests)
+        for request_id in self._requests:
+            self._declined.setdefault(request_id, WINDOWS)
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         events, self._events = self._events, []
