@@ -280,9 +280,18 @@ class FakeEngine:
     # --- requests
 
     def add(
-        self, request_id: str, prompt: Sequence[int], max_tokens: int = 4, **extra: Any
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        max_tokens: int = 4,
+        *,
+        resumable: bool = False,
+        **extra: Any,
     ) -> Request:
-        """Send a prompt; ``extra`` goes to its kv_transfer_params."""
+        """Send a prompt; ``extra`` goes to its kv_transfer_params.
+
+        More of a ``resumable`` one may follow under the same name; what follows last is not.
+        """
         params = SamplingParams(
             max_tokens=max_tokens,
             ignore_eos=True,
@@ -295,6 +304,7 @@ class FakeEngine:
             sampling_params=params,
             pooling_params=None,
             block_hasher=self._hasher,
+            resumable=resumable,
         )
         self.scheduler.add_request(request)
         return request

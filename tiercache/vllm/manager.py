@@ -124,6 +124,8 @@ class TierCacheManager(OffloadingManager):
         ``start`` and ``limit`` are in tokens. None if no plan is needed: with full attention
         only, vLLM's own scan of the prefix finds the same boundary.
         """
+        if self._declined.get(request_id) is WINDOWS:  # it starts anew, with blocks of its own
+            del self._declined[request_id]
         if not self.cache.is_hybrid and not logger.isEnabledFor(logging.DEBUG):
             return None
         plan = self.cache.plan(self._requests[request_id], start=start, limit=limit)
