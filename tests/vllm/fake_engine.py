@@ -184,7 +184,7 @@ class Runner:
 
     # --- what is written
 
-    def _compute(
+    def _compute(  # noqa: PLR0917 - what one step of one request and group is made of
         self, row: Row, group_id: int, spec: Any, tags: list[int], count: int, drafts: int
     ) -> None:
         table, end = row.tables[group_id], row.computed + count

@@ -2,6 +2,7 @@
 """The manager by itself: vLLM's contract, and that nothing is ever raised into the engine."""
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def manager() -> TierCacheManager:
 def begin(manager: TierCacheManager, name: str, hashes: list[bytes] = HASHES) -> ReqContext:
     ctx = ReqContext(name)
     for i, block_hash in enumerate(hashes):
-        for group in (FULL, STATE):
+        for group in range(4):
             ctx.set_offload_key_position(make_offload_key(block_hash, group), (i + 1) * BLOCK)
     manager.expect(name, hashes)
     manager.on_new_request(ctx)
@@ -198,3 +199,139 @@ def test_what_is_reported_was_declared(manager: TierCacheManager) -> None:
     stored = stats.data["data"]["vllm:tiercache_stored_bytes"]
     assert stored == {("0",): 3 * 4096 * 2, ("1",): 2 * 8192 * 2}
     assert manager.get_stats() is None
+
+
+# --- several groups
+
+
+def manage(*groups: GroupSpec, slots: int = 6, **settings: Any) -> TierCacheManager:
+    cache = TieredCache(
+        groups, {group.group_id: slots for group in groups}, tokens_per_hash=BLOCK, **settings
+    )
+    return TierCacheManager(cache)
+
+
+ATTENTION = GroupSpec(0, GroupKind.FULL, BLOCK, 4096)
+RECURRENT = GroupSpec(1, GroupKind.STATE, BLOCK, 4096)
+WINDOW = GroupSpec(2, GroupKind.WINDOW, BLOCK, 4096, window_chunks=2)
+DRAFT = GroupSpec(3, GroupKind.FULL, BLOCK, 4096, draft=True)
+
+
+def test_slots_are_in_the_order_of_the_keys_group_by_group() -> None:
+    manager = manage(ATTENTION, WINDOW)
+    ctx = begin(manager, "a")
+    store(manager, ctx, keys(2, 5))
+    assert store(manager, ctx, keys(0, 0, 1, 2) + keys(2, 1, 2)) == [0, 1, 2, 1, 2]
+
+
+def test_a_store_takes_all_it_needs_or_nothing() -> None:
+    manager = manage(ATTENTION, WINDOW, slots=2)
+    ctx = begin(manager, "a")
+    manager.prepare_store(keys(2, 0, 1), ctx)
+    assert manager.prepare_store(keys(0, 2) + keys(2, 2), begin(manager, "b")) is None
+    assert manager.cache.counts()[0].free == 2
+
+
+def test_a_store_evicts_nothing_that_is_offered_with_it() -> None:
+    manager = manage(ATTENTION, slots=2)
+    store(manager, begin(manager, "a"), keys(0, 0, 1))
+    output = manager.prepare_store(keys(0, 0, 2), begin(manager, "b"))
+    assert output is not None
+    assert (output.keys_to_store, output.evicted_keys) == (keys(0, 2), keys(0, 1))
+
+
+def test_a_key_of_a_group_that_is_not_cached_is_a_miss(manager: TierCacheManager) -> None:
+    assert manager.lookup(keys(7, 0)[0], begin(manager, "a")) is LookupResult.MISS
+
+
+def test_a_block_is_taken_at_the_offer_that_reaches_the_threshold() -> None:
+    manager = manage(ATTENTION, store_threshold=2)
+    first = manager.prepare_store(keys(0, 0, 1), begin(manager, "a"))
+    second = manager.prepare_store(keys(0, 0, 2), begin(manager, "b"))
+    assert first is not None
+    assert second is not None
+    assert (first.keys_to_store, second.keys_to_store) == ([], keys(0, 0))
+
+
+def test_the_drafter_is_looked_up_one_chunk_further() -> None:
+    manager = manage(ATTENTION, RECURRENT, DRAFT)
+    ctx = begin(manager, "a")
+    store(manager, ctx, keys(0, 0, 1, 2, 3) + keys(1, 1) + keys(3, 0, 1, 2, 3))
+    plan = manager.begin_lookup("a", start=0, limit=8 * BLOCK - 1)
+    assert plan is not None
+    assert plan.boundary == 2 * BLOCK
+    hits = {
+        group: [manager.lookup(key, ctx) is LookupResult.HIT for key in keys(group, 0, 1, 2, 3)]
+        for group in (0, 3)
+    }
+    assert hits == {0: [True, True, False, False], 3: [True, True, True, False]}
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [(ATTENTION,), (ATTENTION, RECURRENT), (ATTENTION, WINDOW), (ATTENTION, RECURRENT, DRAFT)],
+    ids=["full", "hybrid", "window", "drafts"],
+)
+def test_the_log_level_changes_no_answer(
+    groups: tuple[GroupSpec, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = manage(*groups)
+    ctx = begin(manager, "a")
+    offered = [key for group in groups for key in keys(group.group_id, 0, 1, 3)]
+    store(manager, ctx, offered)
+    answers = []
+    for level in logging.WARNING, logging.DEBUG:
+        with caplog.at_level(level, logger="tiercache"):
+            manager.begin_lookup("a", start=0, limit=8 * BLOCK - 1)
+            answers.append([manager.lookup(key, ctx) for key in offered])
+            manager.end_lookup()
+    assert answers[0] == answers[1]
+
+
+# --- requests
+
+
+def test_a_request_that_was_never_announced(manager: TierCacheManager) -> None:
+    ctx = ReqContext("unknown")
+    slots = store(manager, ctx, keys(FULL, 0))
+    spec = manager.prepare_load(keys(FULL, 0), ctx)
+    assert isinstance(spec, SlotsLoadStoreSpec)
+    assert spec.slots.tolist() == slots
+    manager.complete_load(set(keys(FULL, 0)), ctx)
+    manager.on_request_finished(ctx)
+    manager.on_request_finished(ReqContext("another"))
+    manager.cache.validate()
+    assert not manager.sick
+
+
+def test_a_request_that_may_not_store_does_not() -> None:
+    manager = manage(ATTENTION)
+    ctx = ReqContext("a")
+    manager.expect("a", HASHES, may_store=False)
+    manager.on_new_request(ctx)
+    assert store(manager, ctx, keys(0, 0)) == []
+    manager.on_request_finished(ctx)
+    assert store(manager, begin(manager, "a"), keys(0, 0)) == [0]
+
+
+def test_windows_of_a_request_are_not_taken_after_a_reset_until_it_starts_anew() -> None:
+    manager = manage(ATTENTION, WINDOW)
+    ctx = begin(manager, "a")
+    manager.reset_cache()
+    assert store(manager, ctx, keys(0, 0) + keys(2, 0)) == [0]
+    manager.begin_lookup("a", start=0, limit=16)
+    manager.end_lookup()
+    assert store(manager, ctx, keys(0, 0) + keys(2, 0)) == [0]
+    assert store(manager, begin(manager, "b"), keys(2, 1)) == [1]
+
+
+def test_nothing_piles_up_after_a_fault(
+    manager: TierCacheManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager.cache, "plan", None)
+    begin(manager, "a")
+    manager.begin_lookup("a", start=0, limit=16)
+    assert manager.sick
+    for number in range(3):
+        manager.on_request_finished(begin(manager, f"later {number}"))
+    assert manager._hashes == {}

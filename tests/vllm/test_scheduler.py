@@ -3,6 +3,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from vllm.v1.request import RequestStatus
 from tests.vllm.conftest import Start
 from tests.vllm.fake_engine import FakeEngine
 from tests.vllm.setups import BLOCK, Setup, attention, group, qwen3_next, window
+from tiercache.events import EventKind
+from tiercache.slots import SlotPool
 from tiercache.vllm.compat import mistakes_blocks_of_sessions
 from tiercache.vllm.metrics import LOST_TOKENS, RESTORED_TOKENS
 
@@ -128,7 +131,7 @@ def test_a_window_is_restored_without_what_it_has_left_behind(start: Start) -> N
     engine.ask("a", prompt)
     again(engine, "b", prompt)
     restored = engine.manager.cache.journal.counters
-    assert [restored[g]["restored"] for g in (0, 1)] == [12, 3]
+    assert [restored[g][EventKind.RESTORED] for g in (0, 1)] == [12, 3]
 
 
 def test_a_request_may_cap_what_it_loads(start: Start) -> None:
@@ -266,7 +269,7 @@ def test_a_reset_while_blocks_are_on_their_way(start: Start, loading: bool) -> N
     assert again(engine, "d", other) == 192
 
 
-def pools(engine: FakeEngine) -> list[object]:
+def pools(engine: FakeEngine) -> list[SlotPool]:
     return list(engine.manager.cache.primary.pools.values())
 
 
@@ -301,11 +304,11 @@ def test_a_store_that_never_fits_is_not_tried_at_every_step(start: Start) -> Non
     offered: list[int] = []
     prepare_store = engine.manager.prepare_store
 
-    def count(keys: object, context: object) -> object:
+    def count(keys: Any, context: Any) -> Any:
         offered.append(1)
         return prepare_store(keys, context)
 
-    engine.manager.prepare_store = count
+    engine.manager.prepare_store = count  # type: ignore[method-assign]
     engine.ask("a", tokens(200), 200)
     assert len(offered) < 5
 

@@ -70,7 +70,9 @@ class Play:
             prompt = head[:shared] + self.tokens(self.luck.randrange(1, 120))
         name, prompt = f"r{len(self.requests)}", prompt[:MOST_TOKENS]
         self.running[name] = prompt
-        caps = {"max_load_tokens": self.luck.randrange(150)} if self.luck.random() < 0.05 else {}
+        caps: dict[str, Any] = {}
+        if self.luck.random() < 0.05:
+            caps = {"max_load_tokens": self.luck.randrange(150)}
         request = self.engine.add(name, prompt, self.luck.choice((1, 2, 5, 20, 40)), **caps)
         self.requests.append(request)
 

@@ -111,6 +111,8 @@ class TierCacheConnector(OffloadingConnector):
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
+        if request.skip_reading_prefix_cache:
+            return super().get_num_new_matched_tokens(request, num_computed_tokens)
         manager, request_id = self.manager, request.request_id
         # The last token has to be computed, so a restore ends before it.
         plan = manager.begin_lookup(

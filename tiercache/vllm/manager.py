@@ -107,9 +107,7 @@ class TierCacheManager(OffloadingManager):
 
     # --- what the connector tells beyond vLLM's interface
 
-    def expect(
-        self, request_id: str, hashes: Sequence[bytes], *, may_store: bool = True
-    ) -> None:
+    def expect(self, request_id: str, hashes: Sequence[bytes], *, may_store: bool = True) -> None:
         """The block hashes of a request that is about to be announced; they may grow."""
         if self.sick:
             return
@@ -174,7 +172,7 @@ class TierCacheManager(OffloadingManager):
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         """Pin what was a hit in this step; vLLM asks for nothing else."""
-        slots = self.cache.load(self._requests[req_context.req_id], keys)
+        slots = self.cache.load(self._request(req_context), keys)
         return SlotsLoadStoreSpec(np.array(slots, np.int32))
 
     @guarded(lambda: None)
@@ -187,7 +185,7 @@ class TierCacheManager(OffloadingManager):
     ) -> PrepareStoreOutput | None:
         if declined := self._declined.get(req_context.req_id):
             keys = [key for key in keys if self._kind(key) not in declined]
-        request = self._requests[req_context.req_id]
+        request = self._request(req_context)
         reservation = self.cache.reserve(request, keys)
         if reservation is None:
             # vLLM retries attention blocks at every step: no use if they never fit.
@@ -212,16 +210,24 @@ class TierCacheManager(OffloadingManager):
 
     @guarded(RequestOffloadingContext)
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
-        request_id = req_context.req_id
-        hashes = self._hashes.pop(request_id, ())
-        self._requests[request_id] = self.cache.open(request_id, hashes)
+        self._open(req_context.req_id)
         return RequestOffloadingContext()
+
+    def _open(self, request_id: str) -> Request:
+        request = self.cache.open(request_id, self._hashes.pop(request_id, ()))
+        self._requests[request_id] = request
+        return request
+
+    def _request(self, ctx: ReqContext) -> Request:
+        """The request of a context, announced or not."""
+        return self._requests.get(ctx.req_id) or self._open(ctx.req_id)
 
     @guarded(lambda: None)
     def on_request_finished(self, req_context: ReqContext) -> None:
         self._lost.pop(req_context.req_id, None)
         self._declined.pop(req_context.req_id, None)
-        self.cache.finish(self._requests.pop(req_context.req_id))
+        self.cache.finish(self._request(req_context))
+        del self._requests[req_context.req_id]
 
     @guarded(lambda: None)
     def reset_cache(self) -> None:
