@@ -299,7 +299,9 @@ def test_a_reset_does_not_store_the_windows_of_others(start: Start) -> None:
     assert engine.wrong == []
 
 
-def test_a_store_that_never_fits_is_not_tried_at_every_step(start: Start) -> None:
+def test_a_store_that_never_fits_is_not_tried_at_every_step(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = start(replace(FULL, slots=[4], batched_tokens=256))
     offered: list[int] = []
     prepare_store = engine.manager.prepare_store
@@ -308,7 +310,7 @@ def test_a_store_that_never_fits_is_not_tried_at_every_step(start: Start) -> Non
         offered.append(1)
         return prepare_store(keys, context)
 
-    engine.manager.prepare_store = count  # type: ignore[method-assign]
+    monkeypatch.setattr(engine.manager, "prepare_store", count)
     engine.ask("a", tokens(200), 200)
     assert len(offered) < 5
 
