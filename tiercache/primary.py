@@ -7,7 +7,6 @@ first is decided in ``demotion`` and the policies, how far a prefix can be resto
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import filterfalse
 from typing import NamedTuple
 
 from tiercache.blocks import (
@@ -218,8 +217,7 @@ class PrimaryTier:
         """
         wanted = [(pool, list(group_keys)) for pool, group_keys in self._by_group(keys)]
         for pool, group_keys in wanted:
-            for absent in filterfalse(pool.ready.__contains__, group_keys):
-                raise KeyError(absent)
+            pool.locate(group_keys)
         slots: list[int] = []
         for pool, group_keys in wanted:
             slots += pool.pin(group_keys, hit=True)

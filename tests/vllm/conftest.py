@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 Start = Callable[["Setup"], "FakeEngine"]
 
 
+@pytest.fixture(autouse=True)
+def _own_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connectors leave the log as it is, so that caplog sees it."""
+    monkeypatch.setattr("tiercache.vllm.connector.join_vllm_log", lambda: None)
+
+
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from tests.vllm.setups import model_config

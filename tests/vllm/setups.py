@@ -15,6 +15,7 @@ pytest.importorskip("vllm", reason="the harness drives vLLM's scheduler")
 import torch
 from vllm.config import (
     CacheConfig,
+    KVEventsConfig,
     KVTransferConfig,
     ModelConfig,
     ParallelConfig,
@@ -113,6 +114,7 @@ class Setup:
     asynchronous: bool = False
     second_runner: bool = False
     """Whether the scheduler talks to vLLM's second model runner, which it does on CUDA."""
+    kv_events: bool = False
     cpu_bytes: int | str = "64MiB"
     block: int = BLOCK
 
@@ -158,6 +160,7 @@ def vllm_config(setup: Setup, model: ModelConfig) -> VllmConfig:
             kv_connector_module_path="tiercache.vllm.connector",
             kv_connector_extra_config=settings,
         ),
+        kv_events_config=KVEventsConfig(enable_kv_cache_events=setup.kv_events, publisher="null"),
     )
     # Neither a CPU nor a model without a drafter gets these through vLLM's own checks.
     config.scheduler_config.async_scheduling = setup.asynchronous

@@ -160,7 +160,7 @@ def test_a_slot_holds_all_layers_and_all_blocks_of_a_chunk() -> None:
     groups = [group(attention(64), layers=3)]
     config = KVCacheConfig(num_blocks=100, kv_cache_tensors=[], kv_cache_groups=groups)
     found = describe_group(config, 0, blocks_per_chunk=5)
-    assert (found.slot_bytes, found.tokens_per_chunk) == (3 * 5 * 4096 + 0, 5 * 64)
+    assert (found.slot_bytes, found.tokens_per_chunk) == (3 * 5 * 4096, 5 * 64)
 
 
 def test_the_scheduler_and_the_workers_agree_on_layers_of_different_sizes(
@@ -174,7 +174,7 @@ def test_the_scheduler_and_the_workers_agree_on_layers_of_different_sizes(
         tensors.append(KVCacheTensor(total, [name], 100 * size, size, offset))
         offset += 100 * size
     spec = UniformTypeKVCacheSpecs(block_size=BLOCK, kv_cache_specs=layers)
-    setup = Setup([group(spec)])
+    setup = Setup([group(spec)], device_blocks=100)
     config = vllm_config(setup, model)
     worker = kv_cache_config(setup, config)
     worker.kv_cache_tensors = tensors
@@ -227,13 +227,13 @@ def test_chunks_of_several_blocks(model: ModelConfig, settings: dict[str, int]) 
 
 def test_tokens_per_chunk_that_no_number_of_blocks_has_are_refused(model: ModelConfig) -> None:
     setup = Setup([group(attention())], settings={"block_size": 24})
-    with pytest.raises(ConfigError, match="block_size: 24.*a multiple of.*16 tokens"):
+    with pytest.raises(ConfigError, match=r"block_size: 24.*a multiple of.*16 tokens"):
         blueprint(model, setup)
 
 
 def test_tokens_per_chunk_are_refused_for_blocks_of_different_sizes(model: ModelConfig) -> None:
     groups = [group(attention(16), "a"), group(window(40, 32), "b")]
-    with pytest.raises(ConfigError, match="block_size: 64.*16 or 32 tokens; use blocks_per_chunk"):
+    with pytest.raises(ConfigError, match=r"block_size: 64.*16 or 32 tokens; use blocks_per_chunk"):
         blueprint(model, Setup(groups, settings={"block_size": 64}))
 
 
@@ -244,7 +244,7 @@ def test_chunks_of_several_blocks_with_windows_depend_on_the_version(
     """vLLM 0.32 stores and restores chunks of which a window has left the first blocks behind."""
     setup = Setup([group(attention(), "a"), group(spec, "b")], settings={"blocks_per_chunk": 2})
     if stores_torn_chunks():
-        with pytest.raises(ConfigError, match="blocks_per_chunk: 2.*windows.*omit"):
+        with pytest.raises(ConfigError, match=r"blocks_per_chunk: 2.*windows.*omit"):
             blueprint(model, setup)
     else:
         assert blueprint(model, setup).blocks_per_chunk == 2
@@ -253,6 +253,6 @@ def test_chunks_of_several_blocks_with_windows_depend_on_the_version(
 def test_loads_within_a_step_are_refused_with_states(model: ModelConfig) -> None:
     """vLLM 0.33 then allocates more device blocks than it has made sure of, and stops."""
     settings = {"sync_load_budget_bytes": 1}
-    with pytest.raises(ConfigError, match="sync_load_budget_bytes: 1.*0 for.*recurrent"):
+    with pytest.raises(ConfigError, match=r"sync_load_budget_bytes: 1.*0 for.*recurrent"):
         blueprint(model, Setup(qwen3_next(), settings=settings))
     blueprint(model, Setup([group(attention())], settings=settings))

@@ -88,8 +88,9 @@ class TierCacheManager(OffloadingManager):
         self.sick = False
         self.meter = Meter(cache, workers)
         self._pools = {group_suffix(g): pool for g, pool in cache.primary.pools.items()}
-        self._most = max(self._pools.values(), key=lambda pool: pool.capacity).ready
-        """The biggest group's keys: a lookup that finds its key there, as most do, is done."""
+        self._holders = max(self._pools.values(), key=lambda pool: pool.capacity).holders
+        """The biggest group's slots, and which of them the next lookup will most likely hit."""
+        self._next = 0
         self._hashes: dict[str, Sequence[bytes]] = {}
         self._requests: dict[str, Request] = {}
         self._declined: dict[str, frozenset[GroupKind]] = {}
@@ -102,7 +103,7 @@ class TierCacheManager(OffloadingManager):
 
     def _fall_sick(self) -> None:
         self.sick = True
-        self._most = {}
+        self._holders, self._next = [None], 0
         self._limit = {}
 
     # --- what the connector tells beyond vLLM's interface
@@ -151,7 +152,9 @@ class TierCacheManager(OffloadingManager):
     # --- vLLM's interface
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
-        if not self._limit and key in self._most:
+        slot = self._next
+        if self._holders[slot] == key and not self._limit:
+            self._next = slot + 1
             return HIT
         return self._lookup(key, req_context)
 
@@ -163,7 +166,9 @@ class TierCacheManager(OffloadingManager):
             return LookupResult.MISS
         if limit is not None and (ctx.get_offload_key_position(key) or 0) > limit:
             return LookupResult.MISS
-        if key in pool.ready:
+        slot = pool.ready.get(key)
+        if slot is not None:
+            self._next = slot + 1 if pool.holders is self._holders else self._next
             return HIT
         return LookupResult.HIT_PENDING if key in pool.storing else LookupResult.MISS
 
