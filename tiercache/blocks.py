@@ -47,9 +47,14 @@ class GroupSpec:
     window_chunks: int | None = None
     draft: bool = False
 
+    @property
+    def lookahead(self) -> int:
+        """Tokens that the group is looked up further than it serves."""
+        return self.tokens_per_chunk if self.draft else 0
+
 
 def make_key(block_hash: BlockHash, group_id: int) -> Key:
-    return Key(block_hash + group_id.to_bytes(GROUP_SUFFIX_BYTES, "big"))
+    return Key(block_hash + group_suffix(group_id))
 
 
 def key_hash(key: Key) -> BlockHash:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import NamedTuple
 
 from tiercache.blocks import (
-    GROUP_SUFFIX_BYTES,
     BlockHash,
     GroupKind,
     GroupSpec,
     Key,
     Lineage,
     by_group,
+    key_group,
     key_hash,
 )
 from tiercache.checkpoints import CheckpointTree
@@ -133,7 +133,7 @@ class PrimaryTier:
     # --- stores
 
     def state(self, key: Key) -> Presence:
-        pool = self.pools.get(int.from_bytes(key[-GROUP_SUFFIX_BYTES:], "big"))
+        pool = self.pools.get(key_group(key))
         return pool.state(key) if pool is not None else Presence.MISSING
 
     def reserve(self, request: Request, keys: Collection[Key]) -> Reservation | None:

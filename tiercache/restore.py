@@ -134,7 +134,7 @@ class Planner:
             yield group, boundary
         for group in self._full:
             step = group.tokens_per_chunk
-            whole = boundary - boundary % step + _beyond(group)
+            whole = boundary - boundary % step + group.lookahead
             for end in range(start - start % step + step, whole + 1, step):
                 yield group, end
             if boundary % step:
@@ -172,7 +172,7 @@ class _Seen:
         A draft group is looked up one chunk further than it serves, so its last present block
         does not count.
         """
-        step, beyond = group.tokens_per_chunk, _beyond(group)
+        step, beyond = group.tokens_per_chunk, group.lookahead
         hashes, per_hash = self._lineage.hashes, self._lineage.tokens_per_hash
         state_of, suffix = self._states[group.group_id], group_suffix(group.group_id)
         missing, storing = Presence.MISSING, Presence.STORING
@@ -186,11 +186,6 @@ class _Seen:
                 self.storing.add((group.group_id, end))
             reached = end
         return reached - beyond
-
-
-def _beyond(group: GroupSpec) -> int:
-    """Tokens that a group is looked up further than it serves."""
-    return group.tokens_per_chunk if group.draft else 0
 
 
 def _shortest(reach: Mapping[GroupSpec, int], limit: int) -> int | None:

@@ -26,7 +26,7 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from tiercache.blocks import GROUP_SUFFIX_BYTES, GroupKind, GroupSpec, group_suffix
+from tiercache.blocks import GROUP_SUFFIX_BYTES, GroupKind, group_suffix
 from tiercache.cache import TieredCache
 from tiercache.events import Event, EventKind
 from tiercache.requests import Request
@@ -66,11 +66,6 @@ def guarded(answer: Callable[[], Any]) -> Callable[[Method], Method]:
         return cast(Method, call)
 
     return decorate
-
-
-def _beyond(group: GroupSpec) -> int:
-    """Tokens that vLLM looks a group up further than it then serves it."""
-    return group.tokens_per_chunk if group.draft else 0
 
 
 def _nothing_to_store() -> PrepareStoreOutput:
@@ -131,7 +126,7 @@ class TierCacheManager(OffloadingManager):
         self._lost[request_id] = plan.lost
         if self.cache.has_states:
             self._limit = {
-                group_suffix(group_id): plan.boundary + _beyond(group)
+                group_suffix(group_id): plan.boundary + group.lookahead
                 for group_id, group in self.cache.groups.items()
                 if group.kind is GroupKind.FULL
             }
