@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import permutations
 
 import pytest
 from hypothesis import settings
@@ -133,18 +134,22 @@ def test_more_than_there_is_room_for_is_a_fault_that_changes_nothing(pool: SlotP
     assert pool.counts() == SlotCounts(free=0, storing=0, live=3, demoted=0, pinned=1)
 
 
-def test_pin_returns_the_slots_in_the_order_of_the_keys(pool: SlotPool) -> None:
-    store(pool, A, B, C)
-    assert pool.pin([C, A], hit=True) == [2, 0]
+@pytest.mark.parametrize("order", list(permutations([A, B, C, D])))
+def test_slots_are_located_in_the_order_of_the_keys(pool: SlotPool, order: list[Key]) -> None:
+    store(pool, C, A, D, B)
+    assert pool.locate(list(order)) == [pool.ready[k] for k in order]
+
+
+def test_nothing_is_located_nowhere(pool: SlotPool) -> None:
+    assert pool.locate([]) == []
 
 
 @pytest.mark.parametrize("absent", [C, E])
-def test_pinning_a_key_that_is_not_ready_pins_nothing(pool: SlotPool, absent: Key) -> None:
+def test_a_key_that_is_not_ready_cannot_be_located(pool: SlotPool, absent: Key) -> None:
     store(pool, A)
     pool.reserve([C])
     with pytest.raises(KeyError):
-        pool.pin([A, absent], hit=True)
-    assert pool.pins == 0
+        pool.locate([A, absent])
 
 
 def test_pins_nest(pool: SlotPool) -> None:
@@ -165,6 +170,11 @@ def test_unpin_ignores_keys_that_are_not_pinned(pool: SlotPool) -> None:
     pool.pin([A], hit=True)
     pool.unpin([B, E])
     assert pool.pins == 1
+
+
+def test_a_key_given_twice_is_committed_once(pool: SlotPool) -> None:
+    pool.reserve([A])
+    assert pool.commit([A, A]) == [A]
 
 
 def test_a_set_of_keys_can_be_unpinned(pool: SlotPool) -> None:
@@ -308,7 +318,8 @@ class Slots(RuleBasedStateMachine):
     @rule(data=st.data(), hit=st.booleans())
     def pin(self, data: st.DataObject, hit: bool) -> None:
         some = data.draw(st.lists(st.sampled_from(sorted(self.pool.ready)), unique=True))
-        assert self.pool.pin(some, hit=hit) == [self.pool.ready[k] for k in some]
+        assert self.pool.locate(some) == [self.pool.ready[k] for k in some]
+        self.pool.pin(some, hit=hit)
         self.pins.update(some)
 
     @rule(some=some, as_set=st.booleans())

@@ -216,11 +216,9 @@ class PrimaryTier:
         is not ready.
         """
         wanted = [(pool, list(group_keys)) for pool, group_keys in self._by_group(keys)]
+        slots = [slot for pool, group_keys in wanted for slot in pool.locate(group_keys)]
         for pool, group_keys in wanted:
-            pool.locate(group_keys)
-        slots: list[int] = []
-        for pool, group_keys in wanted:
-            slots += pool.pin(group_keys, hit=True)
+            pool.pin(group_keys, hit=True)
             request.use(pool.spec.group_id, group_keys)
             self._record(EventKind.RESTORED, pool, group_keys, request)
             if pool.spec.kind is GroupKind.STATE:

@@ -79,11 +79,13 @@ class SlotPool:
     def missing(self, keys: Iterable[Key]) -> list[Key]:
         """The keys that have no slot, in their order."""
         unready = filterfalse(self.ready.__contains__, keys)
-        return list(filterfalse(self.storing.__contains__, unready))
+        return list(filterfalse(self.storing.__contains__, unready) if self.storing else unready)
 
     def fits(self, n: int, protected: Collection[Key] = ()) -> bool:
         """Whether ``n`` slots could be reserved now without touching ``protected`` keys."""
         short = n - len(self._free)
+        if short <= len(self.policy) - len(protected):
+            return True
         return short <= 0 or len(self.policy.peek(short, protected).keys) == short
 
     def reserve(
@@ -111,14 +113,12 @@ class SlotPool:
 
     def commit(self, keys: Collection[Key]) -> list[Key]:
         """Make storing keys readable; returns those that were storing, as they were reserved."""
-        storing = self.storing
-        stored = []
-        for key in _in_order(keys, storing):
-            slot = storing.pop(key, None)
-            if slot is not None:
-                self.ready[key] = slot
-                self.holders[slot] = key
-                stored.append(key)
+        distinct = dict.fromkeys(_in_order(keys, self.storing))
+        stored = list(filter(self.storing.__contains__, distinct))
+        slots = list(map(self.storing.pop, stored))
+        for slot, key in zip(slots, stored, strict=True):
+            self.holders[slot] = key
+        self.ready.update(zip(stored, slots, strict=True))
         self.policy.insert(stored)
         return stored
 
@@ -128,25 +128,29 @@ class SlotPool:
         self._free.extend(map(self.storing.pop, failed))
         return failed
 
-    def locate(self, keys: Sequence[Key]) -> list[int]:
+    def locate(self, keys: list[Key]) -> list[int]:
         """Slots of ready keys, in their order. Raises KeyError if one of them is not ready."""
-        first = self.ready[keys[0]] if keys else 0
-        if self.holders[first : first + len(keys)] == keys:
-            return list(range(first, first + len(keys)))
-        return list(map(self.ready.__getitem__, keys))
+        slots: list[int] = []
+        step = len(keys)
+        while len(slots) < len(keys):
+            run = keys[len(slots) : len(slots) + step]
+            first = self.ready[run[0]]
+            if len(run) == 1 or self.holders[first : first + len(run)] == run:
+                slots += range(first, first + len(run))
+                step *= 2
+            else:
+                step = -(-len(run) // 2)
+        return slots
 
-    def pin(self, keys: Sequence[Key], *, hit: bool) -> list[int]:
-        """Protect ready keys from eviction until unpinned; returns their slots, in their order.
+    def pin(self, keys: Collection[Key], *, hit: bool) -> None:
+        """Protect ready keys from eviction until unpinned.
 
-        Pins nest, for distinct keys in one call. Raises KeyError, and pins nothing, if a key is
-        not ready.
+        Pins nest, for distinct keys in one call.
         """
-        slots = self.locate(keys)
         again = [key for key in keys if key in self.policy.pinned] if self.policy.pinned else ()
         for key in again:
             self._extra_pins[key] = self._extra_pins.get(key, 0) + 1
         self.policy.pin(keys, hit=hit)
-        return slots
 
     def unpin(self, keys: Iterable[Key]) -> None:
         """Undo one pin of each key; keys that are not pinned are ignored.

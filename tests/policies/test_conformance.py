@@ -97,8 +97,8 @@ def test_pinned_keys_are_out_of_the_order(policy: Policy) -> None:
     assert policy.evict(2) is None
 
 
-def test_unpinned_keys_are_the_most_recent(policy: Policy) -> None:
-    policy.pin([B, A], hit=False)
+def test_unpinned_hits_are_the_most_recent(policy: Policy) -> None:
+    policy.pin([B, A], hit=True)
     policy.unpin([B, A])
     assert order(policy) == "cba"
     assert not policy.pinned

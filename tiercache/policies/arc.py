@@ -17,8 +17,9 @@ class ARC(Policy):
     """Balances keys seen once (``T1``) against keys seen again (``T2``) by their ghosts' hits.
 
     ``target`` is the size that T1 should have. Differences from the paper: a victim is taken
-    when room is needed, not at each miss; pinned keys leave their queue and count for neither
-    side; ``demote`` does nothing, since the balance would no longer mean what it says.
+    when room is needed, not at each miss; pinned keys leave their queue, count for neither side
+    and come back as its most recent ones; ``demote`` does nothing, since the balance would no
+    longer mean what it says.
     """
 
     name = "arc"
@@ -74,7 +75,7 @@ class ARC(Policy):
             logger.info("the arc policy does not demote superseded states; lru does")
         return []
 
-    def pin(self, keys: Iterable[Key], *, hit: bool) -> None:
+    def pin(self, keys: Collection[Key], *, hit: bool) -> None:
         for key in keys:
             if hit:
                 self.touch((key,))

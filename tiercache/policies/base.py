@@ -53,23 +53,23 @@ class Policy(ABC):
         """Move keys to the front of the order; returns those that were not demoted before.
 
         ``keys[0]`` goes first among them. They line up behind what was demoted before, or with
-        ``first`` ahead of it. A pinned key is demoted when it is unpinned. Unknown keys are
-        ignored.
+        ``first`` ahead of it. A pinned key can be demoted, too. Unknown keys are ignored.
         """
 
     @abstractmethod
-    def pin(self, keys: Iterable[Key], *, hit: bool) -> None:
-        """Take keys out of the order; they cannot be evicted until unpinned.
+    def pin(self, keys: Collection[Key], *, hit: bool) -> None:
+        """Take known keys out of the order; they cannot be evicted until unpinned.
 
         A ``hit`` (the pin is for a load, not for a copy to another tier) undoes a demotion. Keys
-        may be pinned already; pins are not counted here.
+        may be pinned already; pins are not counted here, and one hit among them makes it a hit.
         """
 
     @abstractmethod
     def unpin(self, keys: Iterable[Key]) -> None:
-        """Put pinned keys back: as most recent, or demoted if they were demoted.
+        """Put pinned keys back into the order. Keys that are not pinned are ignored.
 
-        Keys that are not pinned are ignored.
+        After a hit they are the most recent ones, unless they have been demoted since. Otherwise
+        they keep their place, where the policy has places for what is not in the order.
         """
 
     @property

@@ -3,18 +3,17 @@
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
-from itertools import islice
+from itertools import filterfalse, islice
 
 from tiercache.blocks import Key
 from tiercache.policies.base import Evicted, Policy
-
-_UNKNOWN = object()
 
 
 class LRU(Policy):
     """Evicts demoted keys in the order of their demotion, then live ones by recency.
 
-    All operations are O(1) per key. Pinned keys leave the queues, so eviction never scans them.
+    All operations are O(1) per key. A pinned key stays in its queue: most are unpinned before
+    eviction gets there, and eviction moves those that it meets to the end, where they go anyway.
     """
 
     name = "lru"
@@ -24,6 +23,7 @@ class LRU(Policy):
         self._live: OrderedDict[Key, None] = OrderedDict()
         self._demoted: OrderedDict[Key, None] = OrderedDict()
         self._pinned: dict[Key, bool] = {}
+        """Pinned keys, in the order of their pins, and whether for a load."""
 
     def insert(self, keys: Iterable[Key]) -> None:
         live = self._live
@@ -42,44 +42,34 @@ class LRU(Policy):
         if key in self._demoted:
             del self._demoted[key]
             self._live[key] = None
-        elif key in self._pinned:
-            self._pinned[key] = False
 
     def demote(self, keys: Sequence[Key], *, first: bool = False) -> list[Key]:
-        live, demoted, pinned = self._live, self._demoted, self._pinned
+        live, demoted = self._live, self._demoted
         moved = []
         for key in keys:
             if key in live:
                 del live[key]
                 demoted[key] = None
                 moved.append(key)
-            elif pinned.get(key) is False:
-                pinned[key] = True
-                moved.append(key)
         for key in reversed(keys) if first else ():
             if key in demoted:
                 demoted.move_to_end(key, last=False)
         return moved
 
-    def pin(self, keys: Iterable[Key], *, hit: bool) -> None:
-        pop, pinned = self._live.pop, self._pinned
-        for key in keys:
-            if pop(key, _UNKNOWN) is None:
-                pinned[key] = False
-            elif key in self._demoted:
-                del self._demoted[key]
-                pinned[key] = not hit
-            elif hit and key in pinned:
-                pinned[key] = False
+    def pin(self, keys: Collection[Key], *, hit: bool) -> None:
+        if not hit:
+            for key in keys:
+                self._pinned.setdefault(key, False)
+            return
+        self._pinned.update(dict.fromkeys(keys, True))
+        if self._demoted:
+            self.touch(filter(self._demoted.__contains__, keys))
 
     def unpin(self, keys: Iterable[Key]) -> None:
         pop, live = self._pinned.pop, self._live
         for key in keys:
-            demoted = pop(key, None)
-            if demoted:
-                self._demoted[key] = None
-            elif demoted is not None:
-                live[key] = None
+            if pop(key, False) and key in live:
+                live.move_to_end(key)
 
     @property
     def pinned(self) -> Collection[Key]:
@@ -87,13 +77,33 @@ class LRU(Policy):
 
     def remove(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            for queue in (self._live, self._demoted, self._pinned):
-                queue.pop(key, None)
+            for table in (self._live, self._demoted, self._pinned):
+                table.pop(key, None)
 
     def peek(self, n: int, protected: Collection[Key] = ()) -> Evicted:
-        demoted = list(islice(_without(self._demoted, protected), n))
-        live = islice(_without(self._live, protected), n - len(demoted))
-        return Evicted([*demoted, *live], len(demoted))
+        demoted = self._first(self._demoted, n, protected)
+        live = self._first(self._live, n - len(demoted), protected)
+        return Evicted(demoted + live, len(demoted))
+
+    def _first(
+        self, queue: OrderedDict[Key, None], n: int, protected: Collection[Key]
+    ) -> list[Key]:
+        if not self._pinned:
+            return list(islice(_without(queue, protected), n))
+        found: list[Key] = []
+        passed: list[Key] = []
+        for key in queue if n else ():
+            for_load = self._pinned.get(key)
+            if for_load:
+                passed.append(key)
+            elif for_load is None and key not in protected:
+                found.append(key)
+                if len(found) == n:
+                    break
+        if queue is self._live:
+            for key in passed:
+                queue.move_to_end(key)
+        return found
 
     def evict(self, n: int, protected: Collection[Key] = ()) -> Evicted | None:
         victims = self.peek(n, protected)
@@ -107,17 +117,17 @@ class LRU(Policy):
 
     @property
     def demoted(self) -> int:
-        return len(self._demoted)
+        return len(self._demoted) - len(self._demoted.keys() & self._pinned.keys())
 
     def is_demoted(self, key: Key) -> bool:
-        return key in self._demoted or self._pinned.get(key, False)
+        return key in self._demoted
 
     def __len__(self) -> int:
-        return len(self._live) + len(self._demoted)
+        return len(self._live) + len(self._demoted) - len(self._pinned)
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._live or key in self._demoted
+        return (key in self._live or key in self._demoted) and key not in self._pinned
 
 
 def _without(keys: Iterable[Key], protected: Collection[Key]) -> Iterable[Key]:
-    return (key for key in keys if key not in protected) if protected else keys
+    return filterfalse(protected.__contains__, keys) if protected else keys
