@@ -15,12 +15,17 @@ import pytest
 import torch
 
 from tiercache import arena as arena_module
-from tiercache.arena import POPULATE_STEP, REGION_ALIGNMENT, HostArena, available_bytes
-from tiercache.errors import ConfigError, OutOfMemoryError, TierCacheError
+from tiercache import sharing
+from tiercache.arena import HostArena, available_bytes
+from tiercache.errors import ConfigError, OutOfMemoryError, TierCacheError, UnsupportedError
+from tiercache.hostmem import reserved_bytes
 from tiercache.pinning import Span
+from tiercache.sharing import ALIGNMENT, attach
 
 MIB = 1 << 20
 REGIONS = {0: (3, MIB), 7: (5, 4096)}
+
+both = pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
 
 
 def mapped_flags(address: int) -> set[str]:
@@ -48,21 +53,23 @@ def open_descriptors() -> set[str]:
     return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
-def test_regions_are_aligned_contiguous_and_apart() -> None:
-    with HostArena(REGIONS) as arena:
-        assert arena.nbytes == 2 * REGION_ALIGNMENT + REGION_ALIGNMENT
+@both
+def test_regions_are_aligned_contiguous_and_apart(shared: bool) -> None:
+    with HostArena(REGIONS, shared=shared) as arena:
+        assert arena.nbytes == 3 * ALIGNMENT
         for group_id, (slots, slot_bytes) in REGIONS.items():
             region = arena.region(group_id)
             assert (region.dtype, tuple(region.shape)) == (torch.int8, (slots, slot_bytes))
             assert region.is_contiguous()
-            assert region.data_ptr() % REGION_ALIGNMENT == 0
+            assert region.data_ptr() % ALIGNMENT == 0
         arena.region(0).fill_(1)
         arena.region(7).fill_(2)
         assert bool((arena.region(0) == 1).all())
 
 
-def test_a_region_is_not_a_copy() -> None:
-    with HostArena(REGIONS) as arena:
+@both
+def test_a_region_is_not_a_copy(shared: bool) -> None:
+    with HostArena(REGIONS, shared=shared) as arena:
         arena.region(0)[2, 5] = 42
         assert arena.region(0)[2, 5] == 42
 
@@ -78,13 +85,14 @@ def test_an_empty_region_is_refused(shape: tuple[int, int]) -> None:
         HostArena({0: (1, 1), 3: shape})
 
 
+@both
 def test_too_much_is_refused_with_both_numbers_before_anything_is_mapped(
-    monkeypatch: pytest.MonkeyPatch,
+    shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arena_module, "available_bytes", lambda: 10 * MIB)
     monkeypatch.setattr(mmap, "mmap", lambda *_, **__: pytest.fail("mapped memory"))
     with pytest.raises(OutOfMemoryError, match=r"20971520 .* 10485760 ") as refused:
-        HostArena({0: (20, MIB)})
+        HostArena({0: (20, MIB)}, shared=shared)
     assert (refused.value.needed, refused.value.available) == (20 * MIB, 10 * MIB)
 
 
@@ -113,14 +121,21 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     return Mapping.refused
 
 
+@pytest.fixture(autouse=True)
+def _no_reserved_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not counted where a test looks; one test takes them."""
+    monkeypatch.setattr(arena_module, "reserved_bytes", lambda: 0)
+
+
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
-def test_a_kernel_without_populate_gets_touched_pages(refuse: dict[int, int]) -> None:
-    refuse[arena_module.MADV_POPULATE_WRITE] = errno.EINVAL
+@both
+def test_a_kernel_without_populate_gets_touched_pages(shared: bool, refuse: dict[int, int]) -> None:
+    refuse[sharing.MADV_POPULATE_WRITE] = errno.EINVAL
     before = resident_bytes()
-    with HostArena({0: (64, MIB)}) as arena:
+    with HostArena({0: (64, MIB)}, shared=shared) as arena:
         assert resident_bytes() - before > 60 * MIB
         assert not arena.region(0).any()
 
@@ -132,24 +147,37 @@ def test_a_kernel_without_huge_pages(refuse: dict[int, int]) -> None:
         assert bool((arena.region(0) == 0).all())
 
 
-def test_running_out_while_populating_is_the_same_error(refuse: dict[int, int]) -> None:
-    refuse[arena_module.MADV_POPULATE_WRITE] = errno.ENOMEM
+@both
+def test_running_out_while_populating_is_the_same_error(
+    shared: bool, refuse: dict[int, int]
+) -> None:
+    refuse[sharing.MADV_POPULATE_WRITE] = errno.ENOMEM
+    before = open_descriptors()
     with pytest.raises(OutOfMemoryError):
-        HostArena(REGIONS)
+        HostArena(REGIONS, shared=shared)
+    assert open_descriptors() == before
+
+
+def test_shared_memory_that_is_not_there_would_be_a_bus_error(refuse: dict[int, int]) -> None:
+    refuse[sharing.MADV_POPULATE_WRITE] = errno.EFAULT
+    with pytest.raises(OutOfMemoryError):
+        HostArena(REGIONS, shared=True)
 
 
 def test_other_errors_are_not_disguised(refuse: dict[int, int]) -> None:
-    refuse[arena_module.MADV_POPULATE_WRITE] = errno.EFAULT
+    refuse[sharing.MADV_POPULATE_WRITE] = errno.EFAULT
     with pytest.raises(OSError, match=os.strerror(errno.EFAULT)):
         HostArena(REGIONS)
 
 
-def test_everything_is_populated_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena_module, "POPULATE_STEP", 4 * MIB)
+@both
+def test_everything_is_populated_in_steps(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "COLLAPSE_STEP", 4 * MIB)
+    monkeypatch.setattr(sharing, "POPULATE_STEP", 4 * MIB)
     before = resident_bytes()
-    with HostArena({0: (33, MIB)}):
+    with HostArena({0: (33, MIB)}, shared=shared):
         assert resident_bytes() - before > 32 * MIB
-    assert POPULATE_STEP % REGION_ALIGNMENT == 0
+    assert sharing.POPULATE_STEP % ALIGNMENT == 0
 
 
 @pytest.mark.parametrize(
@@ -170,13 +198,47 @@ def test_one_log_line_says_what_it_got(caplog: pytest.LogCaptureFixture) -> None
         ]
 
 
-def test_children_and_core_dumps_leave_it_out() -> None:
-    with HostArena({0: (8, MIB)}) as arena:
+@pytest.mark.parametrize("reserved", [0, 8 * MIB - 1, 1 << 60])
+def test_shared_memory_without_enough_reserved_pages(
+    reserved: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Even if the kernel says that there are enough, and has given them away since."""
+    monkeypatch.setattr(arena_module, "reserved_bytes", lambda: reserved)
+    monkeypatch.setattr(sharing, "_MFD_HUGETLB_2MB", 1 << 30)  # no such flag: refused
+    caplog.set_level(logging.INFO, "tiercache.arena")
+    with HostArena({0: (8, MIB)}, shared=True) as arena:
+        assert arena.backing == "shared"
+        assert caplog.messages == [
+            f"tiercache arena: {8 * MIB} bytes, pages {arena.pages}, not pinned, shared"
+        ]
+
+
+def test_reserved_pages_are_taken_first_and_need_no_other_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if reserved_bytes() < 8 * MIB:
+        pytest.skip("no 2 MiB pages are reserved: vm.nr_hugepages")
+    monkeypatch.setattr(arena_module, "reserved_bytes", reserved_bytes)
+    monkeypatch.setattr(arena_module, "available_bytes", lambda: 0)
+    before = reserved_bytes()
+    with HostArena({0: (8, MIB)}, shared=True) as arena:
+        assert (arena.pages, arena.backing) == ("2M", "shared, reserved")
+        assert reserved_bytes() <= before - 8 * MIB
+        assert mapped_flags(arena.region(0).data_ptr()) >= {"ht", "dc", "dd"}
+        with pytest.raises(OSError, match=os.strerror(errno.EPERM)):
+            os.ftruncate(arena.ticket().descriptor or -1, 0)
+    assert reserved_bytes() == before
+
+
+@both
+def test_children_and_core_dumps_leave_it_out(shared: bool) -> None:
+    with HostArena({0: (8, MIB)}, shared=shared) as arena:
         assert mapped_flags(arena.region(0).data_ptr()) >= {"dc", "dd"}
 
 
-def test_close_unmaps_and_may_be_repeated() -> None:
-    arena = HostArena({0: (8, MIB)})
+@both
+def test_close_unmaps_and_may_be_repeated(shared: bool) -> None:
+    arena = HostArena({0: (8, MIB)}, shared=shared)
     address = arena.region(0).data_ptr()
     arena.close()
     assert not mapped_flags(address)
@@ -185,8 +247,11 @@ def test_close_unmaps_and_may_be_repeated() -> None:
         arena.region(0)
 
 
-def test_a_view_that_outlives_the_arena_stays_readable(caplog: pytest.LogCaptureFixture) -> None:
-    arena = HostArena({0: (8, MIB)})
+@both
+def test_a_view_that_outlives_the_arena_stays_readable(
+    shared: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    arena = HostArena({0: (8, MIB)}, shared=shared)
     row = arena.region(0)[3]
     row.fill_(9)
     address = row.data_ptr()
@@ -199,7 +264,24 @@ def test_a_view_that_outlives_the_arena_stays_readable(caplog: pytest.LogCapture
     assert not mapped_flags(address)
 
 
-def test_pinning_registers_every_region_until_close(monkeypatch: pytest.MonkeyPatch) -> None:
+@both
+def test_an_arena_that_nobody_closed_goes_with_the_last_reference(shared: bool) -> None:
+    before = open_descriptors()
+    arena = HostArena({0: (8, MIB)}, shared=shared)
+    address = arena.region(0).data_ptr()
+    ticket = arena.ticket()
+    del arena
+    gc.collect()
+    assert not mapped_flags(address)
+    assert open_descriptors() == before
+    with pytest.raises(UnsupportedError, match="closed"):
+        attach(ticket)
+
+
+@both
+def test_pinning_registers_every_region_until_close(
+    shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events: list[str] = []
 
     @contextmanager
@@ -209,17 +291,18 @@ def test_pinning_registers_every_region_until_close(monkeypatch: pytest.MonkeyPa
         events.append("unregistered")
 
     monkeypatch.setattr(arena_module, "registered", fake)
-    arena = HostArena(REGIONS, pin=True)
+    arena = HostArena(REGIONS, pin=True, shared=shared)
     assert events == [f"0: {3 * MIB} by {MIB}", "7: 20480 by 4096"]
     arena.close()
     assert events[2:] == ["unregistered"]
 
 
+@both
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA would pin the memory")
-def test_memory_that_cannot_be_pinned_is_an_error_and_is_released() -> None:
+def test_memory_that_cannot_be_pinned_is_an_error_and_is_released(shared: bool) -> None:
     before = resident_bytes()
     with pytest.raises(TierCacheError, match="with CUDA"):
-        HostArena({0: (64, MIB)}, pin=True)
+        HostArena({0: (64, MIB)}, pin=True, shared=shared)
     assert resident_bytes() - before < 32 * MIB
 
 
@@ -228,4 +311,14 @@ def test_the_memory_is_anonymous_and_leaves_no_descriptor() -> None:
     with HostArena(REGIONS) as arena:
         assert open_descriptors() == before
         assert mapped_file(arena.region(0).data_ptr()) == ""
+        assert arena.backing == "private"
+    assert open_descriptors() == before
+
+
+def test_shared_memory_has_one_descriptor_and_no_file() -> None:
+    before = open_descriptors()
+    with HostArena(REGIONS, shared=True) as arena:
+        ticket = arena.ticket()
+        assert len(open_descriptors()) == len(before) + 1
+        assert mapped_file(arena.region(0).data_ptr()) == f"/memfd:{ticket.name} (deleted)"
     assert open_descriptors() == before

@@ -5,17 +5,20 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercache.config import EVICTION_POLICIES, MAX_BYTES, TierCacheConfig, parse_bytes
+from tiercache.config import EVICTION_POLICIES, TierCacheConfig
 from tiercache.errors import ConfigError, UnknownKeyError
 from tiercache.policies import make_policy
+from tiercache.tierconfig import MemoryConfig, NvmeConfig
 
 GIB = 1 << 30
 FIELDS = [setting.name for setting in dataclasses.fields(TierCacheConfig)]
+NVME = {"type": "nvme", "path": "/mnt/nvme", "capacity": "1GiB"}
 
 
 def parse(**values: object) -> TierCacheConfig:
@@ -85,6 +88,11 @@ def test_input_is_left_alone() -> None:
         ("max_tracker_size", 1, 1),
         ("secondary_tiers", [], ()),
         ("secondary_tiers", (), ()),
+        (
+            "secondary_tiers",
+            [{"type": "memory", "capacity": GIB}, NVME],
+            (MemoryConfig(capacity=GIB), NvmeConfig(path=Path("/mnt/nvme"), capacity=GIB)),
+        ),
         ("restore_patience_s", 0.25, 0.25),
         ("restore_patience_s", 1, 1.0),
         ("restore", "always", "always"),
@@ -132,7 +140,7 @@ WRONG: dict[str, list[object]] = {
     "offload_prompt_only": [None, 0, 1, "true", "false"],
     "store_threshold": [None, False, "2", 2.0, -1],
     "max_tracker_size": [None, True, "64000", 64e3, 0, -1],
-    "secondary_tiers": [None, {}, "nvme", 0, ["nvme"], [{}], [{"type": "nvme"}]],
+    "secondary_tiers": [None, {}, NVME, "nvme", 0],
     "restore_patience_s": [None, True, "5", "5s", 0, -1, math.nan, math.inf, 10**400],
     "restore": [None, "", "never", "Auto", True],
     "share_junctions": [None, 1, "yes"],
@@ -175,8 +183,7 @@ def test_refused_with_key_value_and_what_is_allowed(key: str, value: object) -> 
         ),
         ("group_slots", {"-1": 1}, "group ids"),
         ("group_slots", {"0": 0}, "slots"),
-        ("secondary_tiers", ["nvme"], '"type"'),
-        ("secondary_tiers", [{"type": "nvme"}], "[], as this version has no secondary tiers yet"),
+        ("secondary_tiers", NVME, 'a list of objects, each with a "type"'),
         ("restore_patience_s", math.nan, "a finite number of seconds"),
         ("spec_name", "CPUOffloadingSpec", "'TierCacheSpec'"),
     ],
@@ -187,6 +194,38 @@ def test_says_what_is_allowed(key: str, value: object, allowed: str) -> None:
 
 def test_group_slots_names_the_wrong_entry_alone() -> None:
     assert refuse("group_slots", {"0": 2_000, "1": -4}).value == {"1": -4}
+
+
+@pytest.mark.parametrize(
+    ("tier", "key", "value"),
+    [
+        ("nvme", "secondary_tiers[1]", "nvme"),
+        ({**NVME, "type": "nfs"}, "secondary_tiers[1].type", "nfs"),
+        ({**NVME, "policy": "arc"}, "secondary_tiers[1].policy", "arc"),
+        ({**NVME, "polcy": "lru"}, "secondary_tiers[1].polcy", "lru"),
+    ],
+)
+def test_a_wrong_setting_of_a_tier_is_named_with_its_tier(
+    tier: object, key: str, value: object
+) -> None:
+    error = refuse("secondary_tiers", [NVME, tier])
+    assert (error.key, error.value) == (key, value)
+
+
+def test_tiers_do_not_share_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    first, second = {**NVME, "path": f"{tmp_path}/disk"}, {**NVME, "path": f"{tmp_path}/link/."}
+    error = refuse("secondary_tiers", [first, {"type": "memory", "capacity": 1}, second])
+    assert (error.key, error.value) == ("secondary_tiers[2].path", f"{tmp_path}/link")
+    assert error.allowed == "a directory of its own; secondary_tiers[0] is in this one"
+    assert len(parse(secondary_tiers=[first, {**NVME, "path": f"{tmp_path}"}]).secondary_tiers) == 2
+
+
+def test_a_directory_that_cannot_be_resolved_is_for_the_tier_to_refuse(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    path = tmp_path / "loop" / ("x" * 300)
+    config = parse(secondary_tiers=[{**NVME, "path": str(path)}])
+    assert config.secondary_tiers == (NvmeConfig(path=path, capacity=GIB),)
 
 
 def test_cpu_bytes_to_use_is_required() -> None:
@@ -239,11 +278,11 @@ def test_key_that_resembles_none_lists_all(key: str) -> None:
 @pytest.mark.parametrize(
     ("key", "advice"),
     [
-        ("backpressure", "no secondary tiers"),
+        ("backpressure", "queue_depth and write_budget"),
         ("cache_policy_module_path", "use eviction_policy, one of lru, arc"),
         ("canonical_layout", "leave it out"),
         ("mamba_checkpoint_stride", "--prefix-cache-retention-interval"),
-        ("tier_poll_interval_s", "no secondary tiers"),
+        ("tier_poll_interval_s", "leave it out"),
     ],
 )
 def test_key_of_another_system_comes_with_advice(key: str, advice: str) -> None:
@@ -263,94 +302,18 @@ def test_every_eviction_policy_exists(name: str) -> None:
     assert make_policy(name, 4).name == name
 
 
-@pytest.mark.parametrize(
-    ("value", "size"),
-    [
-        (1, 1),
-        (4_096, 4_096),
-        (8e9, 8_000_000_000),
-        ("4096", 4_096),
-        ("4096B", 4_096),
-        ("1kb", 1_000),
-        ("1KiB", 1_024),
-        ("3MB", 3_000_000),
-        ("512MiB", 512 << 20),
-        ("500GB", 500 * 10**9),
-        ("64GiB", 64 * GIB),
-        ("64 GiB", 64 * GIB),
-        (" 64gib ", 64 * GIB),
-        ("64GIB", 64 * GIB),
-        ("2TB", 2 * 10**12),
-        ("1.5TiB", 3 << 39),
-        ("0.3GiB", 322_122_547),
-        ("1.9B", 1),
-        (MAX_BYTES, MAX_BYTES),
-        (str(MAX_BYTES), MAX_BYTES),
-    ],
-)
-def test_sizes(value: object, size: int) -> None:
-    found = parse_bytes("capacity", value)
-    assert found == size
-    assert type(found) is int
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "64 G",
-        "64G",
-        "64K",
-        "64Gi",
-        "64GBit",
-        "64 bytes",
-        "64PiB",
-        "64_000",
-        "64,5GiB",
-        "64.5",
-        "64.GiB",
-        ".5GiB",
-        "1e9",
-        "8e9B",
-        "-64GiB",
-        "+64GiB",
-        "64 G iB",
-        "64GiB 1",
-        "GiB",
-        "0",
-        "0GiB",
-        "0.0001KiB",
-        "nan",
-        "infGiB",
-        "٦٤GiB",  # digits, but not ours
-        "64Gıb",  # noqa: RUF001 - a dotless i, which is an i when case is ignored
-        "9" * 5_000,
-        "9999999TiB",
-        MAX_BYTES + 1,
-        1e300,
-        -8e9,
-        8.5,
-        b"64GiB",
-        2j,
-    ],
-)
-def test_not_sizes(value: object) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_bytes("capacity", value)
-    assert (caught.value.key, caught.value.value) == ("capacity", value)
-
-
-@given(st.integers(1, MAX_BYTES >> 40), st.sampled_from("KMGT"))
-def test_units_are_powers(number: int, prefix: str) -> None:
-    power = "KMGT".index(prefix) + 1
-    assert parse_bytes("capacity", f"{number}{prefix}iB") == number * 1024**power
-    assert parse_bytes("capacity", f"{number} {prefix}B") == number * 1000**power
-
-
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 nested = scalars | st.lists(scalars, max_size=2) | st.dictionaries(st.text(), scalars, max_size=2)
+paths = nested | st.text().map("/".__add__)
+tiers = st.lists(
+    st.fixed_dictionaries({"type": st.just("nvme")}, optional={"path": paths, "capacity": nested})
+    | nested,
+    min_size=1,
+    max_size=2,
+)
 
 
-@given(st.sampled_from([*FIELDS, "spec_name"]) | st.text(max_size=40), nested)
+@given(st.sampled_from([*FIELDS, "spec_name"]) | st.text(max_size=40), nested | tiers)
 def test_nothing_but_a_config_error_is_raised(key: str, value: object) -> None:
     try:
         TierCacheConfig.from_mapping({"cpu_bytes_to_use": GIB, key: value})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.core_helpers import BLOCK, chain, full, state, window
 from tiercache.blocks import GroupKind, GroupSpec, Key, Lineage, make_key
-from tiercache.restore import Planner, RestorePlan
+from tiercache.restore import Lookup, Planner, RestorePlan
 from tiercache.slots import Presence
 
 #: Where the block of a group ends, in tokens.
@@ -33,12 +33,13 @@ def make_plan(
     def key(group_id: int, end: int) -> Key:
         return make_key(hashes[end // per_hash - 1], group_id)
 
-    known = {key(*entry): Presence.READY for entry in ready}
-    known |= {key(*entry): Presence.STORING for entry in storing}
+    there = {key(*entry) for entry in ready}
+    known = {key(*entry): Presence.STORING for entry in storing}
+    lookup = Lookup(there, lambda k: known.get(k, Presence.MISSING))
     return Planner(groups).plan(
         Lineage(hashes, per_hash),
-        {g.group_id: lambda k: known.get(k, Presence.MISSING) for g in groups},
-        range(limit // per_hash * per_hash, 0, -per_hash),
+        dict.fromkeys((g.group_id for g in groups), lookup),
+        lambda deepest: range(deepest // per_hash * per_hash, 0, -per_hash),
         start=start,
         limit=limit,
     )

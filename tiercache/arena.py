@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arena: host memory for the slots, one region per group, in huge pages where possible.
 
-Covers allocating, populating, pinning and releasing the memory. Does not know which slot holds
-what, and copies nothing. The memory is private to the process and leaves no file behind.
+Covers allocating, populating, pinning and releasing the memory, and issuing the ticket with which
+other processes attach to it. Does not know which slot holds what, and copies nothing. The memory
+is private to the process or shared, and leaves no file behind.
 """
 
 import errno
@@ -16,29 +17,32 @@ from typing import Self
 import torch
 
 from tiercache.errors import ConfigError, OutOfMemoryError
-from tiercache.hostmem import available_bytes, huge_page_bytes
+from tiercache.hostmem import available_bytes, huge_page_bytes, reserved_bytes
 from tiercache.pinning import Span, registered
+from tiercache.sharing import (
+    ALIGNMENT,
+    ArenaTicket,
+    Memfd,
+    Memory,
+    Region,
+    published,
+    unique_name,
+)
 
 __all__ = ["HostArena", "available_bytes"]
 
 logger = logging.getLogger(__name__)
 
-#: The size of a huge page: a region that starts on its boundary can lie in huge pages only.
-REGION_ALIGNMENT = 2 << 20
-#: Linux 5.14 and later; the mmap module has no name for it.
-MADV_POPULATE_WRITE = 23
-#: Bytes populated by one call, which holds the interpreter lock for about 0.2 s.
-POPULATE_STEP = 1 << 30
-#: Huge pages are the point. A forked child never reads the arena, and copying its page tables
-#: (or, once pinned, the memory itself) would stall the fork; a core dump has no use for it.
-_ADVICE = (mmap.MADV_HUGEPAGE, mmap.MADV_DONTFORK, mmap.MADV_DONTDUMP)
+_NO_MEMORY = {errno.ENOMEM}
+#: Shared memory that is refused where private memory would not be is a bus error to who touches it.
+_NO_SHARED_MEMORY = {errno.ENOMEM, errno.ENOSPC, errno.EFAULT}
 
 
 class HostArena:
     """Slots of every group in host memory, all of it resident from the start.
 
     ``regions`` maps a group id to (slots, slot bytes). With ``pin`` the memory is registered
-    with CUDA.
+    with CUDA. With ``shared`` other processes of the same user can attach to it.
 
     Locking: none; build it and close it from one thread. Views may be used from any.
 
@@ -50,25 +54,27 @@ class HostArena:
     """What it occupies: the regions, each rounded up to 2 MiB."""
     pages: str
     """Where the memory lay once populated: "2M", "4K", both with their shares, or "unknown"."""
+    backing: str
+    """Whose memory it is: "private", "shared", or "shared, reserved" by the administrator."""
 
-    def __init__(self, regions: Mapping[int, tuple[int, int]], *, pin: bool = False) -> None:
-        self._shapes = dict(regions)
-        for group_id, shape in self._shapes.items():
+    def __init__(
+        self, regions: Mapping[int, tuple[int, int]], *, pin: bool = False, shared: bool = False
+    ) -> None:
+        for group_id, shape in regions.items():
             if min(shape) < 1:
                 allowed = "at least one slot of at least one byte"
                 raise ConfigError(f"region of group {group_id}", shape, allowed)
-        self.nbytes = sum(_occupied(*shape) for shape in self._shapes.values())
-        available = available_bytes()
-        if self.nbytes > available:
-            raise OutOfMemoryError(self.nbytes, available)
+        self._regions, self.nbytes = _layout(regions)
         self._views: dict[int, torch.Tensor] = {}
         try:
-            self._allocate(pin=pin)
+            self._allocate(pin=pin, shared=shared)
         except OSError as error:
-            if error.errno != errno.ENOMEM:
+            if error.errno not in (_NO_SHARED_MEMORY if shared else _NO_MEMORY):
                 raise
             raise OutOfMemoryError(self.nbytes, available_bytes()) from error
         state = "pinned" if pin else "not pinned"
+        if shared:
+            state += f", {self.backing}"
         logger.info("tiercache arena: %d bytes, pages %s, %s", self.nbytes, self.pages, state)
 
     def region(self, group_id: int) -> torch.Tensor:
@@ -78,6 +84,13 @@ class HostArena:
         without a region and after ``close``.
         """
         return self._views[group_id]
+
+    def ticket(self) -> ArenaTicket:
+        """What ``attach`` needs, here or, if the arena is shared, in another process.
+
+        It is good until ``close``; whoever has attached by then keeps the memory.
+        """
+        return self._ticket
 
     def close(self) -> None:
         """Unregister and unmap the memory. Does nothing the second time.
@@ -98,24 +111,37 @@ class HostArena:
     ) -> None:
         self.close()
 
-    def _allocate(self, *, pin: bool) -> None:
+    def _allocate(self, *, pin: bool, shared: bool) -> None:
         with ExitStack() as undo:
-            mapping = mmap.mmap(
-                -1, self.nbytes + REGION_ALIGNMENT, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-            )
-            undo.callback(_unmap, mapping)
-            start = _aligned_start(mapping)
-            for advice in _ADVICE:
-                # A kernel built without one of these refuses it; all of them are optional.
-                with suppress(OSError):
-                    mapping.madvise(advice, start, self.nbytes)
+            name = unique_name()
+            memfd = self._choose(name, shared=shared)
+            if memfd:
+                undo.callback(memfd.close)
+            memory = Memory(self.nbytes, memfd.descriptor if memfd else None)
+            undo.callback(_unmap, memory)
             undo.callback(self._views.clear)
-            self._views.update(_views(mapping, start, self._shapes))
-            _populate(mapping, start, self.nbytes)
-            self.pages = _pages(mapping, start, self.nbytes)
+            self._views.update(_views(memory, self._regions))
+            if memfd:
+                memory.collapse()
+            _populate(memory)
+            self.pages = _pages(memory)
             if pin:
                 undo.enter_context(registered(self._spans()))
+            self._ticket = undo.enter_context(published(name, memory, memfd, self._regions))
             self._release = undo.pop_all()
+
+    def _choose(self, name: str, *, shared: bool) -> Memfd | None:
+        """Reserved pages if there are enough; None stands for private memory."""
+        if shared and self.nbytes <= reserved_bytes():
+            with suppress(OSError):
+                memfd = Memfd(name, self.nbytes, reserved=True)
+                self.backing = "shared, reserved"
+                return memfd
+        available = available_bytes()
+        if self.nbytes > available:
+            raise OutOfMemoryError(self.nbytes, available)
+        self.backing = "shared" if shared else "private"
+        return Memfd(name, self.nbytes) if shared else None
 
     def _spans(self) -> list[Span]:
         return [
@@ -124,56 +150,44 @@ class HostArena:
         ]
 
 
-def _occupied(slots: int, slot_bytes: int) -> int:
-    return -(-slots * slot_bytes // REGION_ALIGNMENT) * REGION_ALIGNMENT
-
-
-def _address(mapping: mmap.mmap) -> int:
-    return torch.frombuffer(mapping, dtype=torch.int8, count=1).data_ptr()
-
-
-def _aligned_start(mapping: mmap.mmap) -> int:
-    return -_address(mapping) % REGION_ALIGNMENT
-
-
-def _views(
-    mapping: mmap.mmap, start: int, shapes: Mapping[int, tuple[int, int]]
-) -> Iterator[tuple[int, torch.Tensor]]:
+def _layout(shapes: Mapping[int, tuple[int, int]]) -> tuple[dict[int, Region], int]:
+    """Where each region starts, and where the last one's huge pages end."""
+    regions = {}
+    offset = 0
     for group_id, shape in shapes.items():
+        region = regions[group_id] = Region(offset, *shape)
+        offset += -(-region.nbytes // ALIGNMENT) * ALIGNMENT
+    return regions, offset
+
+
+def _views(memory: Memory, regions: Mapping[int, Region]) -> Iterator[tuple[int, torch.Tensor]]:
+    for group_id, region in regions.items():
         # A tensor made from the mapping itself would not keep it from being unmapped: torch
         # holds the object but gives its buffer back. A memoryview keeps the buffer exported.
-        view = torch.frombuffer(
-            memoryview(mapping), dtype=torch.int8, count=shape[0] * shape[1], offset=start
-        )
-        yield group_id, view.view(shape)
-        start += _occupied(*shape)
+        view = torch.frombuffer(memory.view(region.offset, region.nbytes), dtype=torch.int8)
+        yield group_id, view.view(region.slots, region.slot_bytes)
 
 
-def _populate(mapping: mmap.mmap, start: int, nbytes: int) -> None:
+def _populate(memory: Memory) -> None:
     """Make every page resident, so that no copy ever waits for one, or finds none left."""
-    end = start + nbytes
     try:
-        for at in range(start, end, POPULATE_STEP):
-            mapping.madvise(MADV_POPULATE_WRITE, at, min(POPULATE_STEP, end - at))
+        memory.populate()
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        touched = torch.frombuffer(mapping, dtype=torch.int8, count=nbytes, offset=start)
+        touched = torch.frombuffer(memory.view(0, memory.nbytes), dtype=torch.int8)
         touched[:: mmap.PAGESIZE].zero_()
 
 
-def _pages(mapping: mmap.mmap, start: int, nbytes: int) -> str:
-    address = _address(mapping) + start
-    huge = huge_page_bytes(address, address + nbytes)
+def _pages(memory: Memory) -> str:
+    huge = huge_page_bytes(memory.address, memory.address + memory.nbytes)
     if huge is None:
         return "unknown"
-    if huge in (0, nbytes):
+    if huge in (0, memory.nbytes):
         return "2M" if huge else "4K"
-    return f"{huge / nbytes:.1%} 2M, {1 - huge / nbytes:.1%} 4K"
+    return f"{huge / memory.nbytes:.1%} 2M, {1 - huge / memory.nbytes:.1%} 4K"
 
 
-def _unmap(mapping: mmap.mmap) -> None:
-    try:
-        mapping.close()
-    except BufferError:
-        logger.warning("tiercache arena: a view is still held; %d bytes stay mapped", len(mapping))
+def _unmap(memory: Memory) -> None:
+    if not memory.close() and not memory.attached:
+        logger.warning("tiercache arena: a view is still held; %d bytes stay mapped", memory.nbytes)

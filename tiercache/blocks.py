@@ -4,12 +4,12 @@
 Covers names only: nothing here knows slots, policies or an engine.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count, groupby
 from operator import itemgetter
-from typing import NewType
+from typing import NewType, cast
 
 #: Block hash followed by the group id, 4 bytes big-endian.
 Key = NewType("Key", bytes)
@@ -111,3 +111,12 @@ class Lineage:
         """Key of the block of ``group_id`` that ends at ``tokens``, or None beyond the hashes."""
         index = tokens // self.tokens_per_hash - 1
         return make_key(self.hashes[index], group_id) if index < len(self.hashes) else None
+
+    def keys(self, group_id: int, ends: range) -> Iterator[Key]:
+        """Keys of the blocks that end at ``ends``, in tokens, without those beyond the hashes."""
+        if not ends:
+            return iter(())
+        suffix, per_hash = group_suffix(group_id), self.tokens_per_hash
+        indexes = slice(ends[0] // per_hash - 1, ends[-1] // per_hash, ends.step // per_hash or 1)
+        # A call of ``Key`` for each of 30,000 keys would take as long as all the rest.
+        return cast(Iterator[Key], (block_hash + suffix for block_hash in self.hashes[indexes]))

@@ -12,10 +12,13 @@ from tiercache.admission import OfferCounter
 from tiercache.blocks import BlockHash, GroupKind, GroupSpec, Key
 from tiercache.events import Journal
 from tiercache.primary import PrimaryTier, Reservation
+from tiercache.promotion import Restore
 from tiercache.reasons import explain
 from tiercache.requests import Request
 from tiercache.restore import RestorePlan
 from tiercache.slots import Presence, SlotCounts
+from tiercache.tiering import Tiering
+from tiercache.tiers.base import SecondaryTier
 
 
 class TieredCache:
@@ -90,6 +93,22 @@ class TieredCache:
             clock=clock,
         )
         self._offers = OfferCounter(store_threshold, max_tracker_size)
+        self.tiering: Tiering | None = None
+        """The secondary tiers, if there are any."""
+
+    def attach(
+        self,
+        tiers: Sequence[SecondaryTier],
+        *,
+        patience_s: float = 5.0,
+        restore: Restore = "auto",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Add secondary tiers, the fastest first, before the first request; see `Promoter`."""
+        if tiers:
+            self.tiering = Tiering(
+                self.primary, tiers, clock, patience_s=patience_s, restore=restore
+            )
 
     @property
     def journal(self) -> Journal:
@@ -111,8 +130,35 @@ class TieredCache:
         return self.primary.open(request_id, hashes)
 
     def plan(self, request: Request, *, limit: int, start: int = 0) -> RestorePlan:
-        """How far the request can be restored beyond ``start`` tokens, at most to ``limit``."""
+        """How far the primary tier can restore the request beyond ``start``, at most to ``limit``.
+
+        In tokens, as for ``restore``.
+        """
         return self.primary.plan(request, start=start, limit=limit)
+
+    def restore(self, request: Request, *, limit: int, start: int = 0) -> RestorePlan | None:
+        """As ``plan``, after what secondary tiers have was brought to the primary one.
+
+        None while that goes on: ask again after ``poll``. What the plan needs stays in the primary
+        tier until it is loaded, the request is finished or the patience is over.
+        """
+        if self.tiering is None:
+            return self.plan(request, limit=limit, start=start)
+        return self.tiering.promoter.plan(request, limit=limit, start=start)
+
+    def poll(self) -> None:
+        """Let the secondary tiers get on. To be called once per step of the engine."""
+        if self.tiering is not None:
+            self.tiering.poll()
+
+    @property
+    def pending(self) -> bool:
+        """Whether ``poll`` has something to wait for."""
+        return self.tiering is not None and self.tiering.pending
+
+    def is_loading(self, key: Key) -> bool:
+        """Whether ``key`` is on its way from a secondary tier, which may fail."""
+        return self.tiering is not None and self.tiering.promoter.is_loading(key)
 
     def explain(self, request: Request, plan: RestorePlan) -> str:
         """One sentence on what ``plan`` restores and what ended it."""
@@ -150,7 +196,10 @@ class TieredCache:
 
     def load(self, request: Request, keys: Collection[Key]) -> list[int]:
         """Pin ready keys and return their slots. Raises KeyError if one is not ready."""
-        return self.primary.pin(request, keys)
+        slots = self.primary.pin(request, keys)
+        if self.tiering is not None:
+            self.tiering.promoter.forget(request)
+        return slots
 
     def release(self, keys: Collection[Key]) -> None:
         """The load of ``keys`` is over: unpin them."""
@@ -158,12 +207,22 @@ class TieredCache:
 
     def finish(self, request: Request) -> None:
         """End a request: commit what it used as recent, demote what it superseded."""
+        if self.tiering is not None:
+            self.tiering.promoter.forget(request)
         self.primary.finish(request)
 
     def reset(self) -> None:
-        """Drop everything; running requests go on from nothing."""
-        self.primary.reset()
+        """Drop everything, in all tiers and for good; running requests go on from nothing."""
+        if self.tiering is None:
+            self.primary.reset()
+        else:
+            self.tiering.reset()
         self._offers.clear()
+
+    def close(self) -> None:
+        """Close the secondary tiers; what they have is there when they are opened again."""
+        if self.tiering is not None:
+            self.tiering.close()
 
     def counts(self) -> dict[int, SlotCounts]:
         """Slots of the primary tier by state, per group."""

@@ -2,18 +2,29 @@
 """Every setting, checked, with its error text.
 
 Covers ``kv_connector_extra_config``: names, types, units, defaults, and what excludes what. Not
-whether a setting suits the model or the memory of the machine: that takes the engine's groups
-(``layout``) and the host.
+the settings of a single secondary tier (``tierconfig``), nor whether a setting suits the model or
+the memory of the machine: that takes the engine's groups (``layout``) and the host.
 """
 
+import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import Any, Final, Literal, TypeGuard, get_args
+from typing import Final, Literal, get_args
 
 from tiercache.errors import ConfigError, UnknownKeyError
+from tiercache.tierconfig import (
+    NvmeConfig,
+    Parser,
+    TierConfig,
+    choice,
+    integer,
+    is_integer,
+    optional,
+    parse_bytes,
+    parse_tier,
+)
 
 Restore = Literal["auto", "always"]
 
@@ -51,8 +62,8 @@ class TierCacheConfig:
     """Store a block from this many offers on; below 2, at its first."""
     max_tracker_size: int = 64_000
     """How many blocks ``store_threshold`` counts the offers of."""
-    secondary_tiers: tuple[Mapping[str, object], ...] = ()
-    """Tiers below RAM, fastest first. This version has none."""
+    secondary_tiers: tuple[TierConfig, ...] = ()
+    """Tiers below RAM, fastest first: objects with the fields of ``tierconfig``."""
     restore_patience_s: float = 5.0
     """Seconds that a request waits for a slower tier before it recomputes what is missing."""
     restore: Restore = "auto"
@@ -88,70 +99,6 @@ class TierCacheConfig:
         return config
 
 
-def parse_bytes(key: str, value: object) -> int:
-    """Read a size such as 4096, 8e9, "4096", "64GiB" or "1.5 TB"; returns bytes, rounded down.
-
-    Raises:
-        ConfigError: not a size, or one that is below 1 byte or beyond ``MAX_BYTES``.
-    """
-    size = 0
-    if _is_integer(value) or (isinstance(value, float) and value.is_integer()):
-        size = int(value)
-    elif isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
-        number, unit = match.group("digits") or match.group("number"), match.group("unit")
-        size = int(Fraction(number) * _UNITS[(unit or "b").lower()])
-    if not 0 < size <= MAX_BYTES:
-        raise ConfigError(key, value, _SIZE_ALLOWED)
-    return size
-
-
-MAX_BYTES: Final = 2**63 - 1  # the largest size that the system's calls take
-_UNITS: Final = {
-    "b": 1,
-    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
-    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
-}
-# 19 digits reach MAX_BYTES, and int() refuses thousands of them with an error of its own.
-_SIZE: Final = re.compile(
-    r"(?P<digits>[0-9]{1,19})|(?P<number>[0-9]{1,19}(\.[0-9]{1,19})?) *(?P<unit>[KMGT]i?B|B)",
-    re.ASCII | re.IGNORECASE,
-)
-_SIZE_ALLOWED: Final = (
-    'a whole number of bytes from 1 to 2^63 - 1, or a number with a unit, such as "64GiB"; units '
-    "are B, KB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024)"
-)
-
-Parser = Callable[[str, object], Any]
-
-
-def _is_integer(value: object) -> TypeGuard[int]:
-    """Whether ``value`` is an int; true and false are not."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _integer(least: int, allowed: str | None = None) -> Parser:
-    def parse(key: str, value: object) -> int:
-        if not _is_integer(value) or value < least:
-            raise ConfigError(key, value, allowed or f"an integer of at least {least}")
-        return value
-
-    return parse
-
-
-def _optional(parse: Parser) -> Parser:
-    """Let None, JSON's null, stand for the default."""
-    return lambda key, value: None if value is None else parse(key, value)
-
-
-def _choice(*names: str) -> Parser:
-    def parse(key: str, value: object) -> str:
-        if not isinstance(value, str) or value not in names:
-            raise ConfigError(key, value, " or ".join(map(repr, names)))
-        return value
-
-    return parse
-
-
 def _flag(key: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(key, value, "true or false, without quotes")
@@ -172,7 +119,7 @@ def _group_slots(key: str, value: object) -> dict[int, int]:
     for group, slots in value.items():
         if not _GROUP_ID.fullmatch(str(group)):
             raise ConfigError(key, {group: slots}, "group ids: integers of at least 0")
-        if not _is_integer(slots) or slots < 1:
+        if not is_integer(slots) or slots < 1:
             raise ConfigError(key, {group: slots}, "slots: an integer of at least 1")
     return {int(group): slots for group, slots in value.items()}
 
@@ -180,35 +127,45 @@ def _group_slots(key: str, value: object) -> dict[int, int]:
 _GROUP_ID: Final = re.compile("0|[1-9][0-9]{0,8}")  # fits the 4 bytes that a key has for it
 
 
-def _secondary_tiers(key: str, value: object) -> tuple[Mapping[str, object], ...]:
-    tiers = value if isinstance(value, list | tuple) else [None]
-    if not all(isinstance(tier, Mapping) and "type" in tier for tier in tiers):
+def _secondary_tiers(key: str, value: object) -> tuple[TierConfig, ...]:
+    if not isinstance(value, list | tuple):
         raise ConfigError(key, value, 'a list of objects, each with a "type"')
-    if tiers:
-        raise ConfigError(key, value, "[], as this version has no secondary tiers yet")
-    return ()
+    tiers = tuple(parse_tier(f"{key}[{index}]", tier) for index, tier in enumerate(value))
+    _refuse_shared_paths(key, tiers)
+    return tiers
+
+
+def _refuse_shared_paths(key: str, tiers: Sequence[TierConfig]) -> None:
+    """Two tiers in one directory, under whatever names, would lock each other out."""
+    owners: dict[str, int] = {}
+    for index, tier in enumerate(tiers):
+        if isinstance(tier, NvmeConfig):
+            owner = owners.setdefault(os.path.realpath(tier.path), index)
+            if owner != index:
+                allowed = f"a directory of its own; {key}[{owner}] is in this one"
+                raise ConfigError(f"{key}[{index}].path", str(tier.path), allowed)
 
 
 _PARSERS: Final[dict[str, Parser]] = {
     "cpu_bytes_to_use": parse_bytes,
-    "block_size": _optional(_integer(1)),
-    "blocks_per_chunk": _optional(_integer(1)),
-    "eviction_policy": _choice(*EVICTION_POLICIES),
+    "block_size": optional(integer(1)),
+    "blocks_per_chunk": optional(integer(1)),
+    "eviction_policy": choice(*EVICTION_POLICIES),
     "demote_superseded_states": _flag,
-    "demote_keep_blocks": _integer(1),
+    "demote_keep_blocks": integer(1),
     "demote_forks": _flag,
-    "mamba_state_slots_reference_tokens": _optional(_integer(1, REFERENCE_TOKENS_ALLOWED)),
+    "mamba_state_slots_reference_tokens": optional(integer(1, allowed=REFERENCE_TOKENS_ALLOWED)),
     "group_slots": _group_slots,
     "offload_prompt_only": _flag,
-    "store_threshold": _integer(0),
-    "max_tracker_size": _integer(1),
+    "store_threshold": integer(0),
+    "max_tracker_size": integer(1),
     "secondary_tiers": _secondary_tiers,
     "restore_patience_s": _seconds,
-    "restore": _choice(*get_args(Restore)),
+    "restore": choice(*get_args(Restore)),
     "share_junctions": _flag,
     "stats": _flag,
     "self_describing_kv_events": _flag,
-    "sync_load_budget_bytes": _integer(0),
+    "sync_load_budget_bytes": integer(0),
 }
 
 #: How vLLM's offloading connector finds our spec. Our connector fills them in, a user may.
@@ -216,17 +173,17 @@ _SPEC: Final = {"spec_name": "TierCacheSpec", "spec_module_path": "tiercache.vll
 
 #: Settings of other offloading specs, and what to do about them here.
 _FOREIGN: Final = {
-    "backpressure": "leave it out: this version has no secondary tiers",
+    "backpressure": "leave it out: a tier's queue_depth and write_budget bound what it writes",
     "cache_policy_module_path": f"use eviction_policy, one of {', '.join(EVICTION_POLICIES)}",
     "canonical_layout": "leave it out: slots have the layout of the worker that fills them",
     "mamba_checkpoint_stride": "use vLLM's --prefix-cache-retention-interval",
-    "tier_poll_interval_s": "leave it out: this version has no secondary tiers",
+    "tier_poll_interval_s": "leave it out: tiers are polled whenever the scheduler asks for blocks",
 }
 
 
 def _check_keys(values: Mapping[str, object]) -> None:
     for key, value in values.items():
         if key in _SPEC:
-            _choice(_SPEC[key])(key, value)
+            choice(_SPEC[key])(key, value)
         elif key not in _PARSERS:
             raise UnknownKeyError(key, value, [*_PARSERS, *_SPEC], _FOREIGN.get(key))

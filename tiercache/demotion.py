@@ -5,7 +5,7 @@ Covers the checkpoints across the pools of all groups, and which of their entrie
 first. When requests start and end, and which slots are taken, is decided in ``primary``.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from tiercache.blocks import BlockHash, GroupKind, Key, key_hash, make_key
 from tiercache.checkpoints import Checkpoint, CheckpointTree
@@ -45,6 +45,8 @@ class Demoter:
         self._tokens_per_hash = tokens_per_hash
         self._demote = demote
         self._keep_blocks = keep_blocks
+        self.elsewhere: Callable[[Key], bool] = lambda _: False
+        """Whether another tier has a key, so that nothing is lost with it here."""
         self._states = [pool for pool in pools if pool.spec.kind is GroupKind.STATE]
         self._fulls = [pool for pool in pools if pool.spec.kind is GroupKind.FULL]
 
@@ -55,6 +57,14 @@ class Demoter:
     def is_complete(self, block_hash: BlockHash) -> bool:
         """Whether the states of all state groups are there to be read."""
         return all(key in pool.ready for pool, key in self.members(block_hash))
+
+    def is_reachable(self, block_hash: BlockHash, elsewhere: Callable[[Key], bool]) -> bool:
+        """Whether the states of all state groups are there to be read, or ``elsewhere``."""
+        for pool in self._states:
+            key = make_key(block_hash, pool.spec.group_id)
+            if key not in pool.ready and not elsewhere(key):
+                return False
+        return True
 
     def complete(self, request: Request, block_hash: BlockHash) -> None:
         """A state arrived: if its checkpoint is complete, demote what that replaces.
@@ -117,6 +127,9 @@ class Demoter:
         node = self.tree.get(block_hash)
         if node is None:
             return
+        if self.is_reachable(block_hash, self.elsewhere):
+            self._reconsider(self.tree.remove(node))
+            return
         stranded = self.tree.stranded(node, [other.lineage for other in running])
         self._reconsider(self.tree.remove(node))
         self.discard(request, node.block_hash)
@@ -124,7 +137,12 @@ class Demoter:
             self._strand(request, node, *stranded)
 
     def discard(self, request: Request, block_hash: BlockHash) -> None:
-        """Make the remaining members of a broken checkpoint the next victims of their groups."""
+        """Make the remaining members of a broken checkpoint the next victims of their groups.
+
+        It is not broken if what is missing here can be had elsewhere.
+        """
+        if self.is_reachable(block_hash, self.elsewhere):
+            return
         for pool, key in self.members(block_hash):
             demoted = pool.policy.demote((key,), first=True)
             self._record(EventKind.STRANDED, pool, demoted, request)

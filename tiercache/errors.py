@@ -55,3 +55,7 @@ class UnsupportedError(TierCacheError):
 
 class InvariantError(TierCacheError, AssertionError):
     """``validate()`` found state that must never exist."""
+
+
+class TraceError(TierCacheError):
+    """A trace, or a line of one, cannot be read; the message names file, line and reason."""

@@ -20,6 +20,7 @@ class EventKind(StrEnum):
     """What can happen to entries of a group."""
 
     STORED = "stored"
+    PROMOTED = "promoted"
     FAILED = "failed"
     RESTORED = "restored"
     DEMOTED = "demoted"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the kernel says about host memory: how much is left, and in which pages a range lies.
 
-Covers /proc/meminfo, control groups of both versions and /proc/self/smaps, as snapshots. It
-reserves nothing: processes that ask at the same time are told the same bytes.
+Covers /proc/meminfo, control groups of both versions, reserved huge pages and /proc/self/smaps,
+as snapshots. It reserves nothing:
+processes that ask at the same time are told the same bytes.
 """
 
 import re
@@ -11,6 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 _VMA = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
+#: Of private memory, of shared memory, and of reserved pages mapped by several or by one.
+_HUGE = ("AnonHugePages:", "ShmemPmdMapped:", "Shared_Hugetlb:", "Private_Hugetlb:")
+_HUGE_PAGE_BYTES = 2 << 20
 
 
 class _Controller(NamedTuple):
@@ -41,8 +45,21 @@ def available_bytes(root: Path = Path("/")) -> int:
     return max(0, min([_fields(root / "proc/meminfo")["MemAvailable:"] << 10, *_rooms(root)]))
 
 
+def reserved_bytes(root: Path = Path("/")) -> int:
+    """Bytes in the 2 MiB pages that an administrator set aside and nobody has taken.
+
+    They do not count as available: no other memory is made of them.
+    """
+    pool = root / "sys/kernel/mm/hugepages/hugepages-2048kB"
+    try:
+        free, promised = (int((pool / f"{of}_hugepages").read_text()) for of in ("free", "resv"))
+    except OSError:
+        return 0
+    return (free - promised) * _HUGE_PAGE_BYTES
+
+
 def huge_page_bytes(start: int, end: int, smaps: Path = Path("/proc/self/smaps")) -> int | None:
-    """Bytes of the anonymous memory in [start, end) that are in 2 MiB pages; None if unknown.
+    """Bytes of the memory in [start, end) that are mapped as 2 MiB pages; None if unknown.
 
     Counts whole mappings that touch the range: the kernel may have merged it with a neighbour.
     """
@@ -59,7 +76,7 @@ def _huge_bytes(lines: Iterable[str], start: int, end: int) -> int:
     for line in lines:
         if vma := _VMA.match(line):
             inside = int(vma[1], 16) < end and int(vma[2], 16) > start
-        elif inside and line.startswith("AnonHugePages:"):
+        elif inside and line.startswith(_HUGE):
             total += int(line.split()[1]) << 10
     return total
 

@@ -6,7 +6,9 @@ first is decided in ``demotion`` and the policies, how far a prefix can be resto
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tiercache.blocks import (
@@ -25,8 +27,10 @@ from tiercache.errors import InvariantError
 from tiercache.events import EventKind, Journal
 from tiercache.policies import Evicted, make_policy
 from tiercache.requests import Request
-from tiercache.restore import Planner, RestorePlan
+from tiercache.restore import Lookup, Planner, RestorePlan
 from tiercache.slots import Presence, SlotCounts, SlotPool
+
+Has = Callable[[Key], bool]
 
 
 class Reservation(NamedTuple):
@@ -70,7 +74,6 @@ class PrimaryTier:
             for group in groups
             for capacity in (slots[group.group_id],)
         }
-        self._state_of = {group_id: pool.state for group_id, pool in self.pools.items()}
         self.journal = Journal(clock)
         self.tokens_per_hash = tokens_per_hash
         self._planner = Planner(groups)
@@ -99,6 +102,10 @@ class PrimaryTier:
         """The complete checkpoints."""
         return self._demoter.tree
 
+    def keep_what(self, elsewhere: Has) -> None:
+        """A state that is ``elsewhere`` is not lost when it is evicted here."""
+        self._demoter.elsewhere = elsewhere
+
     def open(self, request_id: str, hashes: Sequence[BlockHash]) -> Request:
         """Begin a request whose block hashes are, or will grow to be, ``hashes``."""
         request = Request(request_id, Lineage(hashes, self.tokens_per_hash))
@@ -115,19 +122,41 @@ class PrimaryTier:
         if not request.storing:
             self._conclude(request)
 
-    def plan(self, request: Request, *, start: int, limit: int) -> RestorePlan:
-        """How far beyond ``start`` tokens the request can be restored, at most to ``limit``."""
-        boundaries = self._boundaries(request.lineage, limit)
-        return self._planner.plan(
-            request.lineage, self._state_of, boundaries, start=start, limit=limit
-        )
+    def plan(
+        self,
+        request: Request,
+        *,
+        start: int,
+        limit: int,
+        elsewhere: Has | None = None,
+        without: Container[Key] = (),
+    ) -> RestorePlan:
+        """How far beyond ``start`` tokens the request can be restored, at most to ``limit``.
 
-    def _boundaries(self, lineage: Lineage, limit: int) -> Iterator[int]:
+        With ``elsewhere``, which says of a key whether another tier has it: how far it could be
+        if that was brought here. What is ``without``, in flight, does not count as here.
+        """
+        lookups = {
+            group_id: Lookup(pool.ready, partial(_unready, pool.storing, elsewhere, without))
+            for group_id, pool in self.pools.items()
+        }
+        boundaries = partial(self._boundaries, request.lineage, elsewhere)
+        return self._planner.plan(request.lineage, lookups, boundaries, start=start, limit=limit)
+
+    def needed(self, request: Request, plan: RestorePlan) -> list[Key]:
+        """Keys of all that ``plan`` restores, here or not."""
+        return self._planner.needed(request.lineage, plan)
+
+    def _boundaries(self, lineage: Lineage, elsewhere: Has | None, limit: int) -> Iterator[int]:
         """Boundaries in tokens at which there is or will be a checkpoint, the deepest first."""
         hashes, step = lineage.hashes, self.tokens_per_hash
         arriving, complete = self._arriving, self.tree.hashes
         for index in range(min(limit // step, len(hashes)) - 1, -1, -1):
-            if hashes[index] in complete or hashes[index] in arriving:
+            if (
+                hashes[index] in complete
+                or hashes[index] in arriving
+                or (elsewhere and self._demoter.is_reachable(hashes[index], elsewhere))
+            ):
                 yield (index + 1) * step
 
     # --- stores
@@ -179,11 +208,18 @@ class PrimaryTier:
             request.states.extend(hashes)
             self._arriving.update(hashes)
 
-    def commit(self, keys: Collection[Key]) -> None:
-        """Make reserved keys readable; keys that are not in flight are ignored."""
+    def writer(self, key: Key) -> Request:
+        """The request that reserved ``key``, until its commit is recorded. Raises KeyError."""
+        return self._writers[key]
+
+    def commit(self, keys: Collection[Key], kind: EventKind = EventKind.STORED) -> None:
+        """Make reserved keys readable; keys that are not in flight are ignored.
+
+        ``kind`` is ``PROMOTED`` for what came from another tier.
+        """
         for pool, group_keys in self._by_group(keys):
             stored = pool.commit(group_keys)
-            self._record(EventKind.STORED, pool, stored)
+            self._record(kind, pool, stored)
             self._arrived(pool, stored)
 
     def fail(self, keys: Collection[Key]) -> None:
@@ -225,10 +261,24 @@ class PrimaryTier:
                 self._demoter.revive(pool, group_keys)
         return slots
 
-    def unpin(self, keys: Collection[Key]) -> None:
-        """Undo one pin of each key; keys that are not pinned are ignored."""
+    def hold(self, keys: Collection[Key]) -> list[int]:
+        """Pin ready keys that another tier reads or a restore waits for: no use, no hit.
+
+        Returns their slots as ``pin`` does, and raises KeyError as it does.
+        """
+        wanted = [(pool, list(group_keys)) for pool, group_keys in self._by_group(keys)]
+        slots = [slot for pool, group_keys in wanted for slot in pool.locate(group_keys)]
+        for pool, group_keys in wanted:
+            pool.pin(group_keys, hit=False)
+        return slots
+
+    def unpin(self, keys: Collection[Key], *, hit: bool = True) -> None:
+        """Undo one ``pin`` of each key, or one ``hold``, which was no hit.
+
+        Keys that are not pinned are ignored.
+        """
         for pool, group_keys in self._by_group(keys):
-            pool.unpin(group_keys)
+            pool.unpin(group_keys, hit=hit)
 
     # --- endings
 
@@ -268,11 +318,14 @@ class PrimaryTier:
         """Slots by state, per group."""
         return {group_id: pool.counts() for group_id, pool in self.pools.items()}
 
-    def reset(self) -> None:
-        """Drop every entry, whatever its state; running requests go on from nothing."""
-        for pool in self.pools.values():
+    def reset(self, foreign: Mapping[int, Collection[int]] = MappingProxyType({})) -> None:
+        """Drop every entry, whatever its state; running requests go on from nothing.
+
+        ``foreign`` are slots per group id that another tier still writes to: see `SlotPool.clear`.
+        """
+        for group_id, pool in self.pools.items():
             self._record(EventKind.RESET, pool, list(pool.ready))
-            pool.clear()
+            pool.clear(foreign.get(group_id, ()))
         self.tree.clear()
         self._writers.clear()
         self._arriving.clear()
@@ -307,6 +360,15 @@ class PrimaryTier:
         for invariant, holds in checks.items():
             if not holds:
                 raise InvariantError(f"{invariant}: violated")
+
+
+def _unready(
+    storing: Container[Key], elsewhere: Has | None, without: Container[Key], key: Key
+) -> Presence:
+    """What makes up for a key that is not ready; what is ``without`` is being stored."""
+    if key in storing and key not in without:
+        return Presence.STORING
+    return Presence.READY if elsewhere and elsewhere(key) else Presence.MISSING
 
 
 def _difference(keys: list[Key], without: list[Key]) -> list[Key]:

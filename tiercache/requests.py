@@ -10,7 +10,7 @@ from tiercache.blocks import BlockHash, Key, Lineage, key_hash
 class Request:
     """One request: its lineage, what it used, and how much of it is in flight."""
 
-    __slots__ = ("finished", "lineage", "request_id", "states", "storing", "used")
+    __slots__ = ("finished", "lineage", "promoted", "request_id", "states", "storing", "used")
 
     def __init__(self, request_id: str, lineage: Lineage) -> None:
         self.request_id = request_id
@@ -22,6 +22,8 @@ class Request:
         self.storing = 0
         """How many keys it reserved that are neither committed nor failed yet."""
         self.finished = False
+        self.promoted: set[Key] = set()
+        """What was brought from other tiers for it."""
 
     def use(self, group_id: int, keys: Collection[Key]) -> None:
         """Note keys of a group, given in prefix order, as used; known ones keep their note.

@@ -4,13 +4,24 @@
 Pure: it sees the groups, a lineage and what is present, moves nothing and pins nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
 
-from tiercache.blocks import GroupKind, GroupSpec, Key, Lineage, group_suffix
+from tiercache.blocks import GroupKind, GroupSpec, Key, Lineage
 from tiercache.slots import Presence
 
-StateOf = Callable[[Key], Presence]
+#: Boundaries at which states are or will be present, up to one in tokens, the deepest first.
+Checkpoints = Callable[[int], Iterable[int]]
+
+
+class Lookup(NamedTuple):
+    """What is known of the keys of one group."""
+
+    ready: Container[Key]
+    unready: Callable[[Key], Presence]
+    """Of a key that is not ``ready``: whether it is missing, or what makes up for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +60,8 @@ class Planner:
     def plan(
         self,
         lineage: Lineage,
-        states: Mapping[int, StateOf],
-        checkpoints: Iterable[int],
+        lookups: Mapping[int, Lookup],
+        checkpoints: Checkpoints,
         *,
         start: int,
         limit: int,
@@ -62,18 +73,17 @@ class Planner:
 
         Args:
             lineage: the request's block hashes.
-            states: per group id, what is known of one of its keys.
-            checkpoints: boundaries up to ``limit`` at which states are or will be present, the
-                deepest first; ignored for a model without state groups.
+            lookups: per group id, what is known of its keys.
+            checkpoints: not asked for a model without state groups.
             start: tokens that the device has already.
             limit: tokens that can be restored at most.
         """
-        seen = _Seen(lineage, states)
+        seen = _Seen(lineage, lookups)
         limit -= limit % lineage.tokens_per_hash
         reach = {group: seen.reach(group, start, limit) for group in self._full}
         attention = max(start, min(reach.values(), default=limit))
         if self._state:
-            within = (b for b in checkpoints if b > start and _covered(b, reach))
+            within = takewhile(start.__lt__, checkpoints(_covered(reach, limit)))
             boundary, ended_by = self._checkpoint(seen, start, within)
         else:
             boundary, ended_by = self._windowed(seen, start, attention), None
@@ -124,24 +134,29 @@ class Planner:
 
     def _pending(self, seen: "_Seen", start: int, boundary: int) -> bool:
         storing = seen.storing
-        return bool(storing) and any(
-            (group.group_id, end) in storing for group, end in self._needed(start, boundary)
-        )
+        return bool(storing) and not storing.isdisjoint(self._needed(seen.lineage, start, boundary))
 
-    def _needed(self, start: int, boundary: int) -> Iterator[tuple[GroupSpec, int]]:
-        """What a restore to ``boundary`` looks at: groups and the ends of their blocks."""
+    def needed(self, lineage: Lineage, plan: RestorePlan) -> list[Key]:
+        """Keys of all that ``plan`` restores, and of what a lookup asks for beyond it.
+
+        Group by group, each in prefix order. Keys beyond the lineage's hashes are left out.
+        """
+        return list(self._needed(lineage, plan.start, plan.boundary)) if plan.restored else []
+
+    def _needed(self, lineage: Lineage, start: int, boundary: int) -> Iterator[Key]:
+        """What a restore to ``boundary`` looks at."""
         for group in self._state:
-            yield group, boundary
+            yield from lineage.keys(group.group_id, range(boundary, boundary + 1))
         for group in self._full:
             step = group.tokens_per_chunk
             whole = boundary - boundary % step + group.lookahead
-            for end in range(start - start % step + step, whole + 1, step):
-                yield group, end
+            yield from lineage.keys(group.group_id, _ends(group, start, whole))
             if boundary % step:
-                yield group, boundary
+                yield from lineage.keys(group.group_id, range(boundary, boundary + 1))
         for group in self._window:
-            for chunk in _window(group, start, boundary):
-                yield group, chunk * group.tokens_per_chunk
+            step, chunks = group.tokens_per_chunk, _window(group, start, boundary)[::-1]
+            ends = range(chunks.start * step, chunks.stop * step, step)
+            yield from lineage.keys(group.group_id, ends)
 
     def _missing_at(self, seen: "_Seen", start: int, boundary: int) -> int | None:
         """The first state or window group that cannot serve ``boundary``."""
@@ -154,16 +169,20 @@ class Planner:
 class _Seen:
     """Presence of the blocks of one lineage; remembers which are still being written."""
 
-    def __init__(self, lineage: Lineage, states: Mapping[int, StateOf]) -> None:
-        self.storing: set[tuple[int, int]] = set()
-        self._lineage = lineage
-        self._states = states
+    def __init__(self, lineage: Lineage, lookups: Mapping[int, Lookup]) -> None:
+        self.lineage = lineage
+        self.storing: set[Key] = set()
+        self._lookups = lookups
 
     def has(self, group: GroupSpec, end: int) -> bool:
-        key = self._lineage.key(group.group_id, end)
-        presence = Presence.MISSING if key is None else self._states[group.group_id](key)
+        key = self.lineage.key(group.group_id, end)
+        lookup = self._lookups[group.group_id]
+        return key is not None and (key in lookup.ready or self._makes_up(lookup, key))
+
+    def _makes_up(self, lookup: Lookup, key: Key) -> bool:
+        presence = lookup.unready(key)
         if presence is Presence.STORING:
-            self.storing.add((group.group_id, end))
+            self.storing.add(key)
         return presence is not Presence.MISSING
 
     def reach(self, group: GroupSpec, start: int, limit: int) -> int:
@@ -172,20 +191,20 @@ class _Seen:
         A draft group is looked up one chunk further than it serves, so its last present block
         does not count.
         """
-        step, beyond = group.tokens_per_chunk, group.lookahead
-        hashes, per_hash = self._lineage.hashes, self._lineage.tokens_per_hash
-        state_of, suffix = self._states[group.group_id], group_suffix(group.group_id)
-        missing, storing = Presence.MISSING, Presence.STORING
-        reached = start - start % step
+        lookup, reached = self._lookups[group.group_id], start - start % group.tokens_per_chunk
+        ready, ends = lookup.ready, _ends(group, start, limit + group.lookahead)
         # Once per block of a prompt, which may have 30,000: nothing here that can be outside.
-        for end in range(reached + step, min(limit + beyond, len(hashes) * per_hash) + 1, step):
-            presence = state_of(Key(hashes[end // per_hash - 1] + suffix))
-            if presence is missing:
+        for end, key in zip(ends, self.lineage.keys(group.group_id, ends), strict=False):
+            if key not in ready and not self._makes_up(lookup, key):
                 break
-            if presence is storing:
-                self.storing.add((group.group_id, end))
             reached = end
-        return reached - beyond
+        return reached - group.lookahead
+
+
+def _ends(group: GroupSpec, start: int, limit: int) -> range:
+    """Where the whole blocks of a group end, from the one that ``start`` is in to ``limit``."""
+    step = group.tokens_per_chunk
+    return range(start - start % step + step, limit + 1, step)
 
 
 def _shortest(reach: Mapping[GroupSpec, int], limit: int) -> int | None:
@@ -194,9 +213,10 @@ def _shortest(reach: Mapping[GroupSpec, int], limit: int) -> int | None:
     return min(short, key=reach.__getitem__).group_id if short else None
 
 
-def _covered(boundary: int, reach: Mapping[GroupSpec, int]) -> bool:
-    """Whether all whole attention blocks before ``boundary`` are there."""
-    return all(boundary - boundary % g.tokens_per_chunk <= end for g, end in reach.items())
+def _covered(reach: Mapping[GroupSpec, int], limit: int) -> int:
+    """The deepest boundary before which all whole attention blocks are there."""
+    ends = (end + group.tokens_per_chunk - 1 for group, end in reach.items())
+    return min([limit, *ends])
 
 
 def _window(group: GroupSpec, start: int, boundary: int) -> range:

@@ -70,6 +70,8 @@ class SlotPool:
         self._extra_pins: dict[Key, int] = {}
         """Pins beyond the first of each pinned key."""
         self._free = list(range(capacity - 1, -1, -1))
+        self._foreign: set[int] = set()
+        """Slots that a tier still writes to although their entries are dropped."""
 
     def state(self, key: Key) -> Presence:
         if key in self.ready:
@@ -152,16 +154,17 @@ class SlotPool:
             self._extra_pins[key] = self._extra_pins.get(key, 0) + 1
         self.policy.pin(keys, hit=hit)
 
-    def unpin(self, keys: Iterable[Key]) -> None:
+    def unpin(self, keys: Iterable[Key], *, hit: bool = True) -> None:
         """Undo one pin of each key; keys that are not pinned are ignored.
 
-        Keys come back to the eviction order as a request leaves them, whatever their order here:
-        nobody puts them right if the request was aborted while it loaded.
+        After a hit, keys come back to the eviction order as a request leaves them, whatever their
+        order here: nobody puts them right if the request was aborted while it loaded. Others come
+        in order, in small batches, and beside many that are pinned.
         """
-        released = set(keys)
+        released = dict.fromkeys(keys)
         if self._extra_pins:
-            released = {key for key in released if not self._drop_extra_pin(key)}
-        in_order = [key for key in self.policy.pinned if key in released]
+            released = {key: None for key in released if not self._drop_extra_pin(key)}
+        in_order = [key for key in self.policy.pinned if key in released] if hit else list(released)
         self.policy.unpin(reversed(in_order) if self.spec.kind is GroupKind.FULL else in_order)
 
     def _drop_extra_pin(self, key: Key) -> bool:
@@ -170,14 +173,31 @@ class SlotPool:
             self._extra_pins[key] = extra - 1
         return extra > 0
 
-    def clear(self) -> None:
-        """Drop every entry, whatever its state."""
+    def clear(self, foreign: Collection[int] = ()) -> None:
+        """Drop every entry, whatever its state.
+
+        ``foreign`` slots are still written to by somebody; they stay out of use until
+        ``give_back``.
+        """
         self.policy = type(self.policy)(self.capacity)
         self.ready.clear()
         self.storing.clear()
         self.holders[:] = [None] * (self.capacity + 1)
         self._extra_pins.clear()
-        self._free = list(range(self.capacity - 1, -1, -1))
+        self._foreign |= set(foreign)
+        free = range(self.capacity - 1, -1, -1)
+        self._free = [slot for slot in free if slot not in self._foreign]
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody uses."""
+        return len(self._free)
+
+    def give_back(self, slots: Iterable[int]) -> None:
+        """Nobody writes to these foreign slots any more."""
+        freed = self._foreign.intersection(slots)
+        self._foreign -= freed
+        self._free.extend(freed)
 
     @property
     def pins(self) -> int:
@@ -185,16 +205,15 @@ class SlotPool:
         return len(self.policy.pinned) + sum(self._extra_pins.values())
 
     def counts(self) -> SlotCounts:
-        """Slots by state; a pinned slot counts as pinned, demoted or not."""
+        """Slots by state; pinned ones count as pinned, demoted or not, foreign ones as storing."""
         demoted = self.policy.demoted
         live = len(self.policy) - demoted
-        return SlotCounts(
-            len(self._free), len(self.storing), live, demoted, len(self.policy.pinned)
-        )
+        storing = len(self.storing) + len(self._foreign)
+        return SlotCounts(len(self._free), storing, live, demoted, len(self.policy.pinned))
 
     def validate(self) -> None:
         """Check every invariant of the pool in O(capacity); raises InvariantError."""
-        used = [*self.ready.values(), *self.storing.values()]
+        used = [*self.ready.values(), *self.storing.values(), *self._foreign]
         checks = {
             "slots are counted once": sorted(self._free + used) == list(range(self.capacity)),
             "a slot knows its holder": all(

@@ -50,7 +50,7 @@ WRONG: list[tuple[str, Any]] = [
     ("offload_prompt_only", None),
     ("store_threshold", -1),
     ("max_tracker_size", 0),
-    ("secondary_tiers", [{"type": "nvme"}]),
+    ("secondary_tiers", {"type": "nvme"}),
     ("restore_patience_s", "5s"),
     ("restore", "never"),
     ("share_junctions", 0),

@@ -23,6 +23,7 @@ CONTRACT: Mapping[Callable[..., Any], tuple[str, ...]] = {
     OffloadingConnector.on_new_request: ("request",),
     OffloadingConnector.get_num_new_matched_tokens: ("request", "num_computed_tokens"),
     OffloadingConnector.update_state_after_alloc: ("request", "blocks", "num_external_tokens"),
+    OffloadingConnector.build_connector_meta: ("scheduler_output",),
     OffloadingConnector.build_prom_metrics: (
         "vllm_config",
         "metric_types",
@@ -44,6 +45,8 @@ CONTRACT: Mapping[Callable[..., Any], tuple[str, ...]] = {
     OffloadingManager.take_events: (),
     OffloadingManager.reset_cache: (),
     OffloadingManager.get_stats: (),
+    OffloadingManager.has_pending_work: (),
+    OffloadingManager.shutdown: (),
     OffloadingSpec.__init__: ("config",),
     OffloadingSpec.get_manager: (),
     OffloadingSpec.get_worker: ("kv_caches",),

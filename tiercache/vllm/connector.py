@@ -13,19 +13,26 @@ from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+)
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request
 
 from tiercache.config import TierCacheConfig
 from tiercache.restore import RestorePlan
+from tiercache.sharing import ArenaTicket
 from tiercache.vllm.compat import check_version, mistakes_blocks_of_sessions
+from tiercache.vllm.fingerprint import fingerprint
 from tiercache.vllm.geometry import BLUEPRINT, extra_config, make_blueprint, refuse_topology
 from tiercache.vllm.logs import join_vllm_log
 from tiercache.vllm.manager import TierCacheManager
+from tiercache.vllm.worker import TierCacheWorker
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +41,13 @@ SPEC = {"spec_name": "TierCacheSpec", "spec_module_path": "tiercache.vllm.spec"}
 
 @dataclass
 class ArenaMetadata(KVConnectorHandshakeMetadata):
-    """Slots per group that a worker made; the scheduler compares them with its own."""
+    """Slots per group that a worker made, which the scheduler compares with its own.
+
+    And the way to them, which secondary tiers need.
+    """
 
     slots: Mapping[int, int]
+    ticket: ArenaTicket | None
 
 
 class TierCacheConnector(OffloadingConnector):
@@ -54,6 +65,7 @@ class TierCacheConnector(OffloadingConnector):
         join_vllm_log()
         check_version()
         self._blueprint = make_blueprint(vllm_config, kv_cache_config)
+        self._vllm_config = vllm_config
         extra_config(vllm_config).update(SPEC)
         token = BLUEPRINT.set(self._blueprint)
         try:
@@ -86,14 +98,23 @@ class TierCacheConnector(OffloadingConnector):
         return super().build_prom_metrics(vllm_config, *args, **kwargs)
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        return ArenaMetadata(dict(self._blueprint.geometry.slots))
+        worker = self.connector_worker.worker
+        ticket = worker.ticket if isinstance(worker, TierCacheWorker) else None
+        return ArenaMetadata(dict(self._blueprint.geometry.slots), ticket)
 
     def set_xfer_handshake_metadata(
         self, metadata: dict[int, KVConnectorHandshakeMetadata]
     ) -> None:
-        for rank, arena in metadata.items():
+        """Called once the workers and the scheduler are there: the tiers are opened here."""
+        tickets = []
+        for rank, arena in sorted(metadata.items()):
             assert isinstance(arena, ArenaMetadata)
             self._blueprint.check(arena.slots, rank)
+            tickets.append(arena.ticket)
+        if self._blueprint.config.secondary_tiers:
+            tokens_per_hash = self.manager.cache.primary.tokens_per_hash
+            fields = fingerprint(self._vllm_config, self._blueprint, tokens_per_hash)
+            self.manager.attach(self._blueprint, [t for t in tickets if t is not None], fields)
 
     # --- scheduler
 
@@ -118,6 +139,8 @@ class TierCacheConnector(OffloadingConnector):
         plan = manager.begin_lookup(
             request_id, start=num_computed_tokens, limit=request.num_tokens - 1
         )
+        if manager.is_waiting:
+            return None, False
         try:
             found = super().get_num_new_matched_tokens(request, num_computed_tokens)
         finally:
@@ -137,6 +160,10 @@ class TierCacheConnector(OffloadingConnector):
         junction = plan.attention // block * block
         if junction > plan.boundary:
             request.shared_prefix_boundary = max(request.shared_prefix_boundary, junction)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
+        self.manager.step(scheduler_output.total_num_scheduled_tokens)
+        return super().build_connector_meta(scheduler_output)
 
     def update_state_after_alloc(
         self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int

@@ -42,6 +42,13 @@ class Blueprint:
     geometry: Geometry
     blocks_per_chunk: int
     world_size: int
+    one_process: bool
+    """Whether the worker shares the scheduler's process."""
+
+    @property
+    def shares_arena(self) -> bool:
+        """Whether another process than the worker's has to reach the slots."""
+        return bool(self.config.secondary_tiers) and not self.one_process
 
     @property
     def state_tokens(self) -> int | None:
@@ -86,7 +93,8 @@ def make_blueprint(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> B
         replay_boundaries=1 + (speculative is not None and speculative.use_eagle_block_drop()),
         group_slots=config.group_slots,
     )
-    return Blueprint(config, geometry, blocks_per_chunk, world_size)
+    one_process = vllm_config.parallel_config.distributed_executor_backend == "uni"
+    return Blueprint(config, geometry, blocks_per_chunk, world_size, one_process)
 
 
 def extra_config(vllm_config: VllmConfig) -> dict[str, Any]:

@@ -6,7 +6,8 @@ Covers the calls of vLLM's scheduler. What is cached and what goes is decided in
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -29,8 +30,13 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from tiercache.blocks import GROUP_SUFFIX_BYTES, GroupKind, group_suffix
 from tiercache.cache import TieredCache
 from tiercache.events import Event, EventKind
+from tiercache.rates import ComputeRate
 from tiercache.requests import Request
 from tiercache.restore import RestorePlan
+from tiercache.sharing import ArenaTicket, Attached, attach
+from tiercache.tiers.base import SlotMemory
+from tiercache.tiers.factory import open_tiers
+from tiercache.vllm.geometry import Blueprint
 from tiercache.vllm.metrics import Meter
 from tiercache.vllm.transfer import SlotsLoadStoreSpec
 
@@ -82,6 +88,10 @@ class TierCacheManager(OffloadingManager):
         self.cache = cache
         self.sick = False
         self.meter = Meter(cache, workers)
+        self.is_waiting = False
+        """Whether the request of this lookup should ask again later."""
+        self._rate = ComputeRate()
+        self._attached: list[Attached] = []
         self._pools = {group_suffix(g): pool for g, pool in cache.primary.pools.items()}
         self._holders = max(self._pools.values(), key=lambda pool: pool.capacity).holders
         """The biggest group's slots, and which of them the next lookup will most likely hit."""
@@ -103,6 +113,36 @@ class TierCacheManager(OffloadingManager):
 
     # --- what the connector tells beyond vLLM's interface
 
+    def attach(
+        self,
+        blueprint: Blueprint,
+        tickets: Sequence[ArenaTicket],
+        fingerprint: Mapping[str, object],
+    ) -> None:
+        """Open the secondary tiers over the arenas of all workers, in the order of their ranks.
+
+        Raises at start-up only: ConfigError, TierCacheError, UnsupportedError.
+        """
+        config, geometry = blueprint.config, blueprint.geometry
+        self._attached = [attach(ticket) for ticket in tickets]
+        regions = {
+            group.group_id: [arena.region(group.group_id) for arena in self._attached]
+            for group in geometry.groups
+        }
+        memory = SlotMemory(geometry.groups, regions)
+        tiers = open_tiers(
+            config.secondary_tiers, memory, geometry.groups, geometry.slots, fingerprint
+        )
+        self.cache.attach(tiers, patience_s=config.restore_patience_s, restore=config.restore)
+
+    @guarded(lambda: None)
+    def step(self, tokens: int) -> None:
+        """A step of the engine with ``tokens`` tokens was scheduled."""
+        if self.cache.tiering is not None:
+            self._rate.step(tokens, time.monotonic())
+            self.cache.tiering.promoter.compute_rate = self._rate.tokens_per_second
+            self.cache.poll()
+
     def expect(self, request_id: str, hashes: Sequence[bytes], *, may_store: bool = True) -> None:
         """The block hashes of a request that is about to be announced; they may grow."""
         if self.sick:
@@ -115,14 +155,20 @@ class TierCacheManager(OffloadingManager):
     def begin_lookup(self, request_id: str, *, start: int, limit: int) -> RestorePlan | None:
         """Plan a restore; until ``end_lookup`` the answers to ``lookup`` follow the plan.
 
-        ``start`` and ``limit`` are in tokens. None if no plan is needed: with full attention
-        only, vLLM's own scan of the prefix finds the same boundary.
+        ``start`` and ``limit`` are in tokens. None while the request ``is_waiting`` for other
+        tiers, and if no plan is needed: with full attention only, vLLM's own scan of the prefix
+        finds the same boundary.
         """
+        self.is_waiting = False
         if self._declined.get(request_id) is WINDOWS:  # it starts anew, with blocks of its own
             del self._declined[request_id]
-        if not self.cache.is_hybrid and not logger.isEnabledFor(logging.DEBUG):
+        needs_plan = self.cache.is_hybrid or self.cache.tiering is not None
+        if not needs_plan and not logger.isEnabledFor(logging.DEBUG):
             return None
-        plan = self.cache.plan(self._requests[request_id], start=start, limit=limit)
+        plan = self.cache.restore(self._requests[request_id], start=start, limit=limit)
+        if plan is None:
+            self.is_waiting = True
+            return None
         self._lost[request_id] = plan.lost
         if self.cache.has_states:
             self._limit = {
@@ -165,9 +211,15 @@ class TierCacheManager(OffloadingManager):
         if slot is not None:
             self._next = slot + 1 if pool.holders is self._holders else self._next
             return HIT
-        return LookupResult.HIT_PENDING if key in pool.storing else LookupResult.MISS
+        # What another tier is still reading may fail to come.
+        if key in pool.storing and not self.cache.is_loading(key):
+            return LookupResult.HIT_PENDING
+        return LookupResult.MISS
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
+        request = self._requests.get(req_context.req_id)
+        if request is not None and key in request.promoted:
+            return CacheHitSource.DISK
         return CacheHitSource.HOST
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
@@ -239,6 +291,21 @@ class TierCacheManager(OffloadingManager):
         self.cache.reset()
         for request_id in self._requests:
             self._declined.setdefault(request_id, WINDOWS)
+
+    @guarded(lambda: False)
+    def has_pending_work(self) -> bool:
+        """Whether the engine should go on stepping although it has no requests."""
+        return self.cache.pending
+
+    def shutdown(self) -> None:
+        """Close the tiers, then let go of the arenas that they copy from."""
+        try:
+            self.cache.close()
+        except Exception:
+            logger.exception("tiercache: the tiers were not closed in order")
+        for arena in self._attached:
+            arena.close()
+        self._attached.clear()
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         events, self._events = self._events, []

@@ -2,6 +2,7 @@
 """The Prometheus metrics ``vllm:tiercache_*``: their definitions and the deltas of each step."""
 
 from collections import Counter
+from dataclasses import replace
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
     OffloadingConnectorStats,
@@ -15,6 +16,8 @@ from vllm.v1.kv_offload.base import (
 from tiercache.cache import TieredCache
 from tiercache.events import EventKind
 from tiercache.slots import SlotCounts
+from tiercache.tiering import Tiering
+from tiercache.tiers.base import TierStats
 
 PREFIX = "vllm:tiercache_"
 SLOTS = PREFIX + "slots"
@@ -33,6 +36,24 @@ BYTES = {
     EventKind.STORED: ("stored_bytes", "Bytes stored in host memory."),
     EventKind.RESTORED: ("restored_bytes", "Bytes restored from host memory."),
 }
+#: Counters per tier: name in `TierStats.counters` -> name and documentation.
+TIER_COUNTERS = {
+    "stored_bytes": ("tier_stored_bytes", "Bytes written to a secondary tier."),
+    "loaded_bytes": ("tier_loaded_bytes", "Bytes read from a secondary tier."),
+    "evicted": ("tier_evictions", "Entries that a secondary tier evicted."),
+    "corrupt": ("tier_corrupt", "Entries that did not match their checksum, and were dropped."),
+    "failed": ("tier_failures", "Entries that an error kept from being read or written."),
+    "declined": ("tier_declined", "Entries not written: no room, no budget, or the tier rests."),
+}
+#: Gauges per tier: field of `TierStats` -> name and documentation.
+TIER_GAUGES = {
+    "capacity": ("tier_capacity_bytes", "Bytes that a secondary tier may take."),
+    "used": ("tier_used_bytes", "Bytes of the entries of a secondary tier."),
+    "entries": ("tier_entries", "Entries of a secondary tier."),
+    "jobs": ("tier_jobs", "Copies to and from a secondary tier that have not ended."),
+    "healthy": ("tier_healthy", "1, or 0 while a secondary tier rests after failures."),
+}
+LATE = PREFIX + "late_restores"
 EVICTED = {EventKind.EVICTED_LIVE: "live", EventKind.EVICTED_DEMOTED: "demoted"}
 
 
@@ -53,6 +74,13 @@ def definitions() -> dict[str, OffloadingMetricMetadata]:
     }
     for name, documentation in [*COUNTERS.values(), *BYTES.values()]:
         found[PREFIX + name] = OffloadingCounterMetadata(documentation, ("group",))
+    for name, documentation in TIER_COUNTERS.values():
+        found[PREFIX + name] = OffloadingCounterMetadata(documentation, ("tier",))
+    for name, documentation in TIER_GAUGES.values():
+        found[PREFIX + name] = OffloadingGaugeMetadata(documentation, ("tier",))
+    found[LATE] = OffloadingCounterMetadata(
+        "Requests that computed what a secondary tier did not deliver in time."
+    )
     return found
 
 
@@ -66,6 +94,8 @@ class Meter:
         self._workers = workers
         self._reported: dict[int, Counter[EventKind]] = {}
         self._slots: dict[int, SlotCounts] = {}
+        self._tiers: dict[str, TierStats] = {}
+        self._late = 0
 
     def take(self) -> OffloadingConnectorStats | None:
         """What changed since the last call, or None."""
@@ -78,6 +108,8 @@ class Meter:
         if self.lost_tokens:
             stats.increase_counter(LOST_TOKENS, self.lost_tokens)
         self.restored_tokens = self.lost_tokens = 0
+        if self._cache.tiering is not None:
+            self._take_tiers(stats, self._cache.tiering)
         return None if stats.is_empty() else stats
 
     def _take_slots(self, stats: OffloadingConnectorStats, group_id: int, kind: str) -> None:
@@ -103,3 +135,20 @@ class Meter:
             elif kind in EVICTED:
                 stats.increase_counter(EVICTIONS, value, (label, EVICTED[kind]))
         self._reported[group_id] = total.copy()
+
+    def _take_tiers(self, stats: OffloadingConnectorStats, tiering: Tiering) -> None:
+        late, self._late = tiering.promoter.late - self._late, tiering.promoter.late
+        if late:
+            stats.increase_counter(LATE, late)
+        for tier in tiering.tiers:
+            now = tier.stats()
+            before = self._tiers.get(tier.name)
+            for field, (name, _) in TIER_GAUGES.items():
+                value = getattr(now, field)
+                if before is None or value != getattr(before, field):
+                    stats.set_gauge(PREFIX + name, value, (tier.name,))
+            counted = before.counters if before is not None else Counter[str]()
+            for field, value in (now.counters - counted).items():
+                if field in TIER_COUNTERS:
+                    stats.increase_counter(PREFIX + TIER_COUNTERS[field][0], value, (tier.name,))
+            self._tiers[tier.name] = replace(now, counters=now.counters.copy())

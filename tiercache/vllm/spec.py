@@ -84,6 +84,7 @@ class TierCacheSpec(OffloadingSpec):
             group.group_id: (geometry.slots[group.group_id], group.slot_bytes)
             for group in geometry.groups
         }
-        arena = HostArena(regions, pin=current_platform.is_cuda_alike())
+        shared = self.blueprint.shares_arena
+        arena = HostArena(regions, pin=current_platform.is_cuda_alike(), shared=shared)
         group_ids = [group.group_id for group in geometry.groups]
         return TierCacheWorker(kv_caches, arena, group_ids, self.blocks_per_chunk)

@@ -20,6 +20,7 @@ from vllm.v1.kv_offload.base import (
 
 from tiercache.arena import HostArena
 from tiercache.errors import UnsupportedError
+from tiercache.sharing import ArenaTicket
 from tiercache.vllm.copies import GroupLayout, Page, PageCopies, plan_copies
 from tiercache.vllm.inline import InlineTransfers
 from tiercache.vllm.lanes import Finished
@@ -75,6 +76,11 @@ class TierCacheWorker(OffloadingWorker):
         tensors = [cache.tensor for cache in kv_caches.tensors]
         self._memory = Memory(tensors, {group: arena.region(group) for group in group_ids})
         self._transfers = _transfers(self._memory, tensors[0].device)
+
+    @property
+    def ticket(self) -> ArenaTicket:
+        """How the scheduler's process reaches the arena."""
+        return self._arena.ticket()
 
     def submit_store(
         self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs at the secondary tiers: who is told when one ends.
+
+Covers numbering and handing results back. What is copied is decided in ``spilling`` and
+``promotion``; the tiers copy.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+from tiercache.blocks import Key
+from tiercache.tiers.base import Batch, Done, SecondaryTier
+
+Then = Callable[[Done], None]
+
+
+class Jobs:
+    """The jobs of all tiers. Locking: none, one thread calls."""
+
+    def __init__(self, tiers: Sequence[SecondaryTier]) -> None:
+        self.tiers = tiers
+        self._then: dict[int, Then] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        """Jobs that have not ended."""
+        return len(self._then)
+
+    def store(
+        self, tier: SecondaryTier, group_id: int, keys: list[Key], slots: list[int], then: Then
+    ) -> bool:
+        """Have ``tier`` store ready slots; False, and ``then`` is never called, if it declines."""
+        batch = self._batch(group_id, keys, slots)
+        if not tier.store(batch):
+            return False
+        self._then[batch.job_id] = then
+        return True
+
+    def load(
+        self, tier: SecondaryTier, group_id: int, keys: list[Key], slots: list[int], then: Then
+    ) -> None:
+        """Have ``tier`` load into slots that nobody reads; ``then`` is called in any case."""
+        batch = self._batch(group_id, keys, slots)
+        self._then[batch.job_id] = then
+        tier.load(batch)
+
+    def _batch(self, group_id: int, keys: list[Key], slots: list[int]) -> Batch:
+        self._next += 1
+        return Batch(self._next, group_id, keys, slots)
+
+    def poll(self) -> None:
+        """Tell whoever started a job that it ended."""
+        for tier in self.tiers:
+            for done in tier.poll():
+                self._then.pop(done.job_id)(done)
+
+    def has(self, key: Key) -> bool:
+        """Whether some tier has ``key``."""
+        return any(tier.has(key) for tier in self.tiers)
+
+    def sources(self, keys: Collection[Key]) -> dict[SecondaryTier, list[Key]]:
+        """The first tier that has it for each key that some tier has."""
+        found: dict[SecondaryTier, list[Key]] = {}
+        for key in keys:
+            tier = next((tier for tier in self.tiers if tier.has(key)), None)
+            if tier is not None:
+                found.setdefault(tier, []).append(key)
+        return found

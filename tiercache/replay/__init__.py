@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replay: real and made traces played through the cache that serves, without an engine."""

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a secondary tier is, and how it reaches the slots of the primary one.
+
+Covers the protocol between the cache, which decides what is copied where, and a tier, which keeps
+records and moves bytes on threads of its own. The conformance suite in tests/tiers holds every
+tier to it.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+from tiercache.blocks import GroupSpec, Key
+
+Spill = Literal["on_store", "on_evict"]
+
+
+class SlotMemory:
+    """The bytes of the primary tier's slots: per group id one flat buffer for each worker.
+
+    A *record* is a slot as a tier keeps it: the slots of the same number of all workers, one
+    after another. Locking: none; a slot's bytes belong to whoever the cache gave it to.
+    """
+
+    def __init__(
+        self, groups: Sequence[GroupSpec], regions: Mapping[int, Sequence[memoryview]]
+    ) -> None:
+        self._slot_bytes = {group.group_id: group.slot_bytes for group in groups}
+        self._regions = dict(regions)
+        self.record_bytes = {
+            group_id: len(buffers) * self._slot_bytes[group_id]
+            for group_id, buffers in self._regions.items()
+        }
+        """Bytes of a record of each group, a multiple of ``SLOT_ALIGNMENT``."""
+
+    def buffers(self, group_id: int, slots: Sequence[int]) -> list[memoryview]:
+        """The bytes of ``slots``, in their order, not copied; one buffer for neighbours if it can."""
+        workers, size = self._regions[group_id], self._slot_bytes[group_id]
+        if len(workers) > 1:
+            return [part[slot * size : (slot + 1) * size] for slot in slots for part in workers]
+        return [
+            workers[0][first * size : (first + count) * size] for first, count in neighbours(slots)
+        ]
+
+
+def neighbours(slots: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of ascending neighbours in ``slots``, in their order, as (first slot, length)."""
+    runs: list[tuple[int, int]] = []
+    for slot in slots:
+        if runs and slot == sum(runs[-1]):
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((slot, 1))
+    return runs
+
+
+class Batch(NamedTuple):
+    """One job: records of one group, ``keys[i]`` in slot ``slots[i]`` of the primary tier."""
+
+    job_id: int
+    group_id: int
+    keys: list[Key]
+    slots: list[int]
+
+
+class Done(NamedTuple):
+    """A job has ended: its slots are the cache's again.
+
+    ``failed`` keys were not copied, or not to be trusted: what their slots hold is garbage.
+    ``nbytes`` were copied in ``seconds``.
+    """
+
+    job_id: int
+    failed: Collection[Key]
+    nbytes: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class TierStats:
+    """What a tier shows of itself; bytes, and counts since it was opened."""
+
+    capacity: int
+    used: int
+    entries: int
+    jobs: int
+    """Jobs that have not ended."""
+    healthy: bool
+    counters: Counter[str] = field(default_factory=Counter)
+    """``stored`` and ``loaded`` records and, with ``_bytes``, their bytes; ``evicted``;
+    ``corrupt`` (bytes that did not verify), ``failed`` (errors), ``declined`` (no room or budget).
+    """
+
+
+class SecondaryTier(ABC):
+    """A tier below host memory.
+
+    Locking: none; every method is called from the scheduler's thread, returns at once, and never
+    raises once the tier is open. A doubt is a miss.
+    """
+
+    kind: ClassVar[str]
+    """The ``type`` of its settings."""
+
+    def __init__(self, name: str, memory: SlotMemory, *, spill: Spill = "on_store") -> None:
+        self.name = name
+        self.memory = memory
+        self.spill = spill
+
+    @abstractmethod
+    def has(self, key: Key) -> bool:
+        """Whether ``key`` could be loaded now."""
+
+    @abstractmethod
+    def missing(self, keys: Collection[Key]) -> list[Key]:
+        """Those of ``keys`` that are neither there nor being stored, in their order."""
+
+    @abstractmethod
+    def store(self, batch: Batch) -> bool:
+        """Begin to copy ready slots of missing keys into the tier.
+
+        False if it is declined: no room, no budget, too much waiting, or the tier is sick. Then
+        no ``Done`` follows. The caller leaves the slots alone until then.
+        """
+
+    @abstractmethod
+    def load(self, batch: Batch) -> None:
+        """Begin to copy records into slots that nobody reads; ahead of all stores that wait.
+
+        A ``Done`` follows in any case, with the keys that are not there among the failed ones.
+        """
+
+    @abstractmethod
+    def poll(self) -> list[Done]:
+        """The jobs that ended since the last call."""
+
+    @abstractmethod
+    def touch(self, keys: Collection[Key]) -> None:
+        """Keys were used; undoes a demotion. Unknown keys are ignored."""
+
+    @abstractmethod
+    def demote(self, keys: Collection[Key]) -> None:
+        """Keys are superseded: evict them before all others. Unknown keys are ignored."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget every record, for good; jobs that run end, and leave nothing behind."""
+
+    @property
+    @abstractmethod
+    def load_rate(self) -> float | None:
+        """Bytes per second of recent loads; None as long as nothing was loaded."""
+
+    @abstractmethod
+    def stats(self) -> TierStats: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish what runs, drop what waits, release everything. May be called twice."""

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The format of the index: pages of entries, and what a group's pages say together.
+
+Covers bytes only: no file, no transaction. A page is the value of one key of LMDB and holds the
+entries of ``PAGE_SLOTS`` neighbouring slots of a group, behind a seal that covers them and the key.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import xxhash
+
+from tiercache.errors import InvariantError
+
+#: The longest block hash; shorter ones are padded.
+HASH_BYTES: Final = 40
+#: Entries per page: with LMDB's header, a page fills two pages of 4 KiB to 99 %.
+PAGE_SLOTS: Final = 127
+
+_KEY: Final = struct.Struct(">HI")  # group, page: big-endian, so that LMDB sorts by number
+_ENTRY: Final = struct.Struct(f"<{HASH_BYTES}sB7xQQ")  # hash, its length (0: none), checksum, stamp
+_SEAL: Final = struct.Struct("<Q")
+_U64: Final = 1 << 64
+
+PAGE_BYTES: Final = _SEAL.size + PAGE_SLOTS * _ENTRY.size
+
+Page = bytes | bytearray | memoryview
+#: By key of the page: index in the page, packed entry.
+Edits = dict[bytes, list[tuple[int, bytes]]]
+
+
+class Location(NamedTuple):
+    """A slot of one group on disk."""
+
+    group_id: int
+    slot: int
+
+
+class Entry(NamedTuple):
+    """What lies in a slot: its block's hash, the record's checksum, and when it was stored."""
+
+    block_hash: bytes
+    checksum: int
+    """Unsigned, 64 bits, as is the stamp."""
+    stamp: int
+    """A count, not a time: the higher, the younger."""
+
+
+class Loaded(NamedTuple):
+    """The entries of a group, oldest first: three lists of one length."""
+
+    hashes: list[bytes]
+    slots: list[int]
+    checksums: list[int]
+
+
+class Decoded(NamedTuple):
+    """What the pages of a group hold."""
+
+    loaded: Loaded
+    stale: list[int]
+    """Slots whose entries do not count, and are to be removed."""
+    next_stamp: int
+    """Greater than every stamp."""
+
+
+def page_key(group_id: int, number: int) -> bytes:
+    return _KEY.pack(group_id, number)
+
+
+def page_number(key: bytes) -> int:
+    """Number of a page in its group. Raises struct.error for what is no key."""
+    number: int = _KEY.unpack(key)[1]
+    return number
+
+
+def page_count(slots: int) -> int:
+    return -(-slots // PAGE_SLOTS)
+
+
+def is_page_of(key: bytes, slots: Mapping[int, int]) -> bool:
+    """Whether a key is one of a page that has slots."""
+    if len(key) != _KEY.size:
+        return False
+    group_id, number = _KEY.unpack(key)
+    return bool(number < page_count(slots.get(group_id, 0)))
+
+
+def is_intact(key: bytes, page: Page) -> bool:
+    return len(page) == PAGE_BYTES and _SEAL.unpack_from(page) == (_seal(key, page),)
+
+
+def to_edits(changes: Mapping[Location, Entry | None]) -> Edits:
+    """Sort changes by page. Raises InvariantError for an entry that does not fit."""
+    edits: Edits = {}
+    for (group_id, slot), entry in changes.items():
+        number, index = divmod(slot, PAGE_SLOTS)
+        edits.setdefault(_KEY.pack(group_id, number), []).append((index, _pack(entry)))
+    return edits
+
+
+def edit(key: bytes, page: bytes | None, edits: list[tuple[int, bytes]]) -> bytearray:
+    """Return the page (None: one without entries) with ``edits`` made, sealed."""
+    edited = bytearray(page or PAGE_BYTES)
+    for index, entry in edits:
+        start = _SEAL.size + index * _ENTRY.size
+        edited[start : start + _ENTRY.size] = entry
+    _SEAL.pack_into(edited, 0, _seal(key, edited))
+    return edited
+
+
+def entries_of(page: Page) -> memoryview:
+    """The packed entries of a page, which is what ``decode`` takes."""
+    return memoryview(page)[_SEAL.size :]
+
+
+def decode(numbers: Sequence[int], entries: bytes, slots: int) -> Decoded:
+    """Read the ``entries`` of a group's pages, one after the other; ``numbers`` says which pages.
+
+    Of entries with the same hash the youngest counts, and entries beyond ``slots`` do not.
+    """
+    import numpy as np
+
+    lengths = np.frombuffer(entries, np.uint8)[HASH_BYTES :: _ENTRY.size]
+    used = np.flatnonzero(lengths)
+    if not len(used):
+        return Decoded(Loaded([], [], []), [], 0)
+    longest = int(lengths.max())
+    rows = np.frombuffer(entries, _fields(longest))
+    order = used[np.argsort(rows["stamp"][used])]
+    of_row = np.add.outer(np.array(numbers, np.int64) * PAGE_SLOTS, np.arange(PAGE_SLOTS)).ravel()
+    rows, lengths = rows.take(order), lengths[order]
+    hashes = rows["hash"].tolist()
+    if lengths.min() < longest:
+        hashes = [padded[:n] for padded, n in zip(hashes, lengths.tolist(), strict=True)]
+    loaded = Loaded(hashes, of_row[order].tolist(), rows["checksum"].tolist())
+    next_stamp = int(rows["stamp"][-1]) + 1
+    if len(set(hashes)) == len(hashes) and max(loaded.slots) < slots:
+        return Decoded(loaded, [], next_stamp)
+    return Decoded(*_counting(loaded, slots), next_stamp)
+
+
+def _fields(hash_bytes: int) -> list[tuple[str, str]]:
+    """``_ENTRY`` in numpy's words; void, as its strings take zeros that end a hash for padding."""
+    padding = _ENTRY.size - 16 - hash_bytes
+    return [("hash", f"V{hash_bytes}"), ("", f"V{padding}"), ("checksum", "<u8"), ("stamp", "<u8")]
+
+
+def _counting(loaded: Loaded, slots: int) -> tuple[Loaded, list[int]]:
+    """Entries that count, and the slots of those that do not."""
+    youngest = {block_hash: index for index, block_hash in enumerate(loaded.hashes)}
+    kept = sorted(index for index in youngest.values() if loaded.slots[index] < slots)
+    counting = Loaded(
+        [loaded.hashes[index] for index in kept],
+        [loaded.slots[index] for index in kept],
+        [loaded.checksums[index] for index in kept],
+    )
+    return counting, sorted(set(loaded.slots) - set(counting.slots))
+
+
+def _pack(entry: Entry | None) -> bytes:
+    if entry is None:
+        return bytes(_ENTRY.size)
+    block_hash, checksum, stamp = entry
+    if not (0 < len(block_hash) <= HASH_BYTES and 0 <= checksum < _U64 and 0 <= stamp < _U64):
+        raise InvariantError(f"the index cannot hold {entry}")
+    return _ENTRY.pack(block_hash, len(block_hash), checksum, stamp)
+
+
+def _seal(key: bytes, page: Page) -> int:
+    """Checksum of the entries and the key: a bit that flips in a key would move a whole page."""
+    return xxhash.xxh3_64_intdigest(entries_of(page), int.from_bytes(key, "big"))

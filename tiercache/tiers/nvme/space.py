@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which key has which slot on disk, what leaves for it, and how much may be written.
+
+Covers one group's slots with their states, the split of a tier's capacity into groups, and the
+budget of writes. Not the order of eviction (``policy``), nor the files and the index, which follow
+what is decided here. No I/O, no clock.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import ceil, inf
+from typing import Final, NamedTuple
+
+from tiercache.blocks import Key
+from tiercache.errors import ConfigError, InvariantError
+from tiercache.tiers.nvme.policy import DiskPolicy
+
+#: What file systems round up to.
+SLACK_BYTES: Final = 4096
+#: Victims at once, where fewer would do: 1 to 5 ms, in which the engine's scheduler waits.
+MAX_VICTIMS: Final = 2048
+DAY_S: Final = 86_400.0
+BURST_SHARE: Final = 24
+"""An hour's share of the day may be written at once."""
+
+
+class Allocation(NamedTuple):
+    """Slots for the keys asked for, in their order, and who left for them with its slot.
+
+    Slots of ``evicted`` keys are free again, or among ``slots``: whoever writes the index
+    unpublishes them before it publishes anything that was allocated later.
+    """
+
+    slots: list[int]
+    evicted: dict[Key, int]
+
+
+class SlotTable:
+    """The slots of one group on disk, numbered from 0 to ``slots - 1``.
+
+    A key is unknown, writing (allocated, its record on the way to the disk) or published; a
+    published key can be held by readers, and only one that is not held can be evicted. A key
+    that is dropped while held is unknown at once, and its slot is free once nobody holds the key,
+    whatever slot it was held for. Above ``high_water`` of the slots in use, keys are evicted down
+    to ``low_water``, both rounded up to whole slots. Locking: none, one thread calls.
+    Complexity: O(1) per key given or evicted, with what the policy adds.
+    """
+
+    def __init__(
+        self, slots: int, policy: DiskPolicy, *, high_water: float, low_water: float
+    ) -> None:
+        self.slots = slots
+        self.policy = policy
+        self.slot_of: dict[Key, int] = {}
+        """The published keys."""
+        self.writing: dict[Key, int] = {}
+        self.held: dict[Key, int] = {}
+        """How many times each held key is held."""
+        self._high, self._low = ceil(high_water * slots), ceil(low_water * slots)
+        self._cancelled: set[Key] = set()
+        """Writing keys that were dropped."""
+        self._leaving: dict[Key, list[int]] = {}
+        """Slots of dropped keys that are still held."""
+        self._free = FreeSlots([(0, slots)])
+
+    def restore(self, keys: Sequence[Key], slots: Sequence[int]) -> None:
+        """Publish what the index held at the start, the oldest first, in an empty table.
+
+        Raises:
+            InvariantError: a key or a slot is there twice, or there is no such slot.
+        """
+        if slots and not 0 <= min(slots) <= max(slots) < self.slots:
+            raise InvariantError(f"restored slots are not all below {self.slots}")
+        free, slot_of = FreeSlots(_gaps(slots, self.slots)), dict(zip(keys, slots, strict=True))
+        if not len(slot_of) == len(keys) == self.slots - len(free):
+            raise InvariantError("restored keys do not have a slot each")
+        self._free, self.slot_of = free, slot_of
+        self.policy.insert(slot_of)
+
+    @property
+    def used(self) -> int:
+        """Slots that are not free."""
+        return self.slots - len(self._free)
+
+    @property
+    def _evictable(self) -> int:
+        """Published keys that nobody holds. All held keys are published or leaving."""
+        held_only = sum(key not in self.slot_of for key in self._leaving)
+        return len(self.slot_of) - len(self.held) + held_only
+
+    def missing(self, keys: Iterable[Key]) -> list[Key]:
+        """The keys that have no slot and are not getting one, each once, in their order."""
+        known = self.slot_of, self.writing
+        return [key for key in dict.fromkeys(keys) if not any(key in table for table in known)]
+
+    def room(self, n: int) -> bool:
+        """Whether ``n`` slots could be allocated now."""
+        return n - len(self._free) <= self._evictable
+
+    def allocate(self, keys: Collection[Key]) -> Allocation | None:
+        """Give each key a slot, evicting where needed; the slots are neighbours where possible.
+
+        All or nothing: None, and nothing changed, without ``room`` for all of them. The keys are
+        writing until they are given to ``publish`` or ``abandon``.
+
+        Raises:
+            InvariantError: a key is given twice, writing or published; nothing changed.
+        """
+        fresh = set(keys)
+        if len(fresh) < len(keys) or fresh & self.writing.keys() or fresh & self.slot_of.keys():
+            raise InvariantError("a key that has a slot cannot be given another")
+        if not self.room(len(keys)):
+            return None
+        evicted = self._evict(self._excess(len(keys)))
+        slots = self._free.take(len(keys))
+        self.writing.update(zip(keys, slots, strict=True))
+        return Allocation(slots, evicted)
+
+    def _excess(self, n: int) -> int:
+        """How many keys should leave if ``n`` come."""
+        used = self.used + n
+        return min(used - self._low, max(n, MAX_VICTIMS)) if used > self._high else 0
+
+    def _evict(self, n: int) -> dict[Key, int]:
+        """Evict ``n`` keys, or all that can be: enough, as low water is at most all slots."""
+        victims = self.policy.evict(n, self.held)
+        evicted = dict(zip(victims, map(self.slot_of.pop, victims), strict=True))
+        self._free.give(evicted.values())
+        return evicted
+
+    def publish(self, keys: Iterable[Key]) -> list[Key]:
+        """Make writing keys findable; returns those that are, in their order.
+
+        The others, whose slots are free now, were dropped meanwhile or are not writing.
+        """
+        published = []
+        for key in keys:
+            if key in self.writing and key not in self._cancelled:
+                self.slot_of[key] = self.writing.pop(key)
+                published.append(key)
+            else:
+                self.abandon((key,))
+        self.policy.insert(published)
+        return published
+
+    def abandon(self, keys: Iterable[Key]) -> None:
+        """Free the slots of writing keys, once nothing writes there; others are ignored."""
+        abandoned = {key: self.writing.pop(key) for key in keys if key in self.writing}
+        self._cancelled.difference_update(abandoned)
+        self._free.give(abandoned.values())
+
+    def hold(self, keys: Sequence[Key]) -> list[int]:
+        """Keep published keys from eviction until they are released; returns their slots.
+
+        Holds nest. Raises KeyError, and holds nothing, if a key is not published.
+        """
+        slots = [self.slot_of[key] for key in keys]
+        for key in keys:
+            self.held[key] = self.held.get(key, 0) + 1
+        return slots
+
+    def release(self, keys: Iterable[Key]) -> None:
+        """Undo one hold of each key; keys that are not held are ignored."""
+        for key in keys:
+            count = self.held.pop(key, 0)
+            if count > 1:
+                self.held[key] = count - 1
+            elif key in self._leaving:
+                self._free.give(self._leaving.pop(key))
+
+    def drop(self, keys: Iterable[Key]) -> dict[Key, int]:
+        """Unpublish keys, whose slots are returned; those that are not held are free at once.
+
+        Keys that are writing are not published when they are written. Unknown keys are ignored.
+        """
+        keys = list(keys)
+        self._cancelled.update(key for key in keys if key in self.writing)
+        dropped = {key: self.slot_of.pop(key) for key in keys if key in self.slot_of}
+        self.policy.remove(dropped)
+        for key in self.held.keys() & dropped.keys():
+            self._leaving.setdefault(key, []).append(dropped[key])
+        self._free.give(slot for key, slot in dropped.items() if key not in self.held)
+        return dropped
+
+    def free(self, slots: Iterable[int]) -> None:
+        """Free slots of dropped keys although these are held: nobody will release them.
+
+        Slots that are in use, or free already, are left alone.
+        """
+        given_up = set(slots)
+        for leaving in self._leaving.values():
+            self._free.give(given_up.intersection(leaving))
+            leaving[:] = [slot for slot in leaving if slot not in given_up]
+
+    def validate(self) -> None:
+        """Check every invariant of the table in O(slots); raises InvariantError."""
+        self._free.validate()
+        leaving = [slot for slots in self._leaving.values() for slot in slots]
+        taken = [*self.slot_of.values(), *self.writing.values(), *leaving]
+        checks = {
+            "slots are counted once": sorted([*taken, *self._free]) == list(range(self.slots)),
+            "used slots are counted": self.used == len(taken),
+            "writing keys are not published": not self.writing.keys() & self.slot_of.keys(),
+            "cancelled keys are writing": self._cancelled <= self.writing.keys(),
+            "held keys are published or leaving": self.held.keys()
+            <= self.slot_of.keys() | self._leaving.keys(),
+            "leaving keys are held": self._leaving.keys() <= self.held.keys(),
+            "holds are counted from 1": all(count > 0 for count in self.held.values()),
+            "the order holds the published keys": len(self.policy) == len(self.slot_of)
+            and all(key in self.policy for key in self.slot_of),
+        }
+        for invariant, holds in checks.items():
+            if not holds:
+                raise InvariantError(f"slots on disk: {invariant}: violated")
+
+
+class FreeSlots:
+    """Free slots as runs of neighbours, each found by both its ends and by its length.
+
+    A run that is long enough and no longer than need be is taken, or the longest there is.
+    Complexity: O(1) per slot given or taken and a binary search per run; of N slots there are at
+    most sqrt(2 N) different lengths to search in, 1,414 for a million.
+    """
+
+    def __init__(self, runs: Iterable[tuple[int, int]]) -> None:
+        self._end_of: dict[int, int] = {}
+        """By its first slot, the slot behind each run."""
+        self._start_of: dict[int, int] = {}
+        """The same the other way round."""
+        self._starts: dict[int, dict[int, None]] = {}
+        """First slots by the length of their runs."""
+        self._lengths: list[int] = []
+        """Sorted keys of ``_starts``."""
+        self._count = 0
+        for start, end in runs:
+            self._add(start, end)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        for start, end in self._end_of.items():
+            yield from range(start, end)
+
+    def take(self, n: int) -> list[int]:
+        """Take ``n`` slots; the caller knows that there are as many."""
+        taken: list[int] = []
+        while wanted := n - len(taken):
+            start, end = self._best(wanted)
+            cut = min(start + wanted, end)
+            self._remove(start, end)
+            if cut < end:
+                self._add(cut, end)
+            taken.extend(range(start, cut))
+        return taken
+
+    def _best(self, wanted: int) -> tuple[int, int]:
+        at = min(bisect_left(self._lengths, wanted), len(self._lengths) - 1)
+        start = next(reversed(self._starts[self._lengths[at]]))
+        return start, self._end_of[start]
+
+    def give(self, slots: Iterable[int]) -> None:
+        """Add slots that are not free."""
+        for start, end in _runs(sorted(slots)):
+            first, behind = self._start_of.get(start, start), self._end_of.get(end, end)
+            if first < start:
+                self._remove(first, start)
+            if behind > end:
+                self._remove(end, behind)
+            self._add(first, behind)
+
+    def _add(self, start: int, end: int) -> None:
+        length = end - start
+        self._end_of[start], self._start_of[end] = end, start
+        if length not in self._starts:
+            self._starts[length] = {}
+            insort(self._lengths, length)
+        self._starts[length][start] = None
+        self._count += length
+
+    def _remove(self, start: int, end: int) -> None:
+        length = end - start
+        del self._end_of[start], self._start_of[end], self._starts[length][start]
+        if not self._starts[length]:
+            del self._starts[length], self._lengths[bisect_left(self._lengths, length)]
+        self._count -= length
+
+    def validate(self) -> None:
+        """Check that the tables agree and neighbouring runs are one; raises InvariantError."""
+        runs = sorted(self._end_of.items())
+        by_length = [(start, start + n) for n, starts in self._starts.items() for start in starts]
+        checks = {
+            "ends": {end: start for start, end in runs} == self._start_of,
+            "lengths": sorted(by_length) == runs and sorted(self._starts) == self._lengths,
+            "count": sum(end - start for start, end in runs) == self._count,
+            "neighbours are one run": all(a[1] < b[0] for a, b in pairwise(runs)),
+        }
+        for invariant, holds in checks.items():
+            if not holds:
+                raise InvariantError(f"free slots: {invariant}: violated")
+
+
+def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Runs of neighbours, each as its first slot and the one behind it, in ascending slots."""
+    start = 0
+    for at in range(1, len(slots) + 1):
+        if at == len(slots) or slots[at] != slots[at - 1] + 1:
+            yield slots[start], slots[at - 1] + 1
+            start = at
+
+
+def _gaps(taken: Iterable[int], slots: int) -> Iterator[tuple[int, int]]:
+    """Runs of the slots from 0 to ``slots - 1`` that are not ``taken``, which are in any order."""
+    marks = bytearray(slots + 1)
+    marks[slots] = 1
+    for slot in taken:
+        marks[slot] = 1
+    start = marks.find(0)
+    while start >= 0:
+        end = marks.find(1, start)
+        yield start, end
+        start = marks.find(0, end)
+
+
+class WriteBudget:
+    """Bytes that may be written per day: a bucket that fills up steadily and holds an hour's share.
+
+    ``bytes_per_day`` of None sets no limit. More than a full bucket holds can never be taken at
+    once. Locking: none, one thread calls.
+    """
+
+    def __init__(self, bytes_per_day: int | None) -> None:
+        self._rate = (bytes_per_day or 0) / DAY_S
+        self._limited = bytes_per_day is not None
+        self._most = self._left = (bytes_per_day or 0) / BURST_SHARE
+        self._filled_at = -inf
+
+    def take(self, nbytes: int, now: float) -> bool:
+        """Take ``nbytes`` if they are left at ``now``, in seconds of a monotonic clock.
+
+        A clock that was set back fills nothing until it goes on from there.
+        """
+        if not self._limited:
+            return True
+        passed = max(0.0, now - self._filled_at)
+        self._filled_at = now
+        self._left = min(self._most, self._left + passed * self._rate)
+        if nbytes > self._left:
+            return False
+        self._left -= nbytes
+        return True
+
+
+def split_capacity(
+    capacity: int,
+    demand: Mapping[int, tuple[int, int]],
+    index_bytes: Callable[[Mapping[int, int]], int],
+) -> dict[int, int]:
+    """Slots on disk of each group, as many as ``capacity`` bytes hold with the index.
+
+    ``demand`` has each group's slots in the primary tier, whose proportion is kept, and the bytes
+    of its records. ``index_bytes`` tells the bytes of an index for slots by group; more slots
+    never take less.
+
+    Raises:
+        ConfigError: a group would be left without a slot; names the least capacity that works.
+    """
+    largest = max(slots for slots, _ in demand.values())
+
+    def share(scale: int) -> dict[int, int]:
+        return {group: max(1, slots * scale // largest) for group, (slots, _) in demand.items()}
+
+    def size(scale: int) -> int:
+        slots = share(scale)
+        records = sum(slots[group] * nbytes for group, (_, nbytes) in demand.items())
+        return records + index_bytes(slots) + SLACK_BYTES
+
+    if size(1) > capacity:
+        raise ConfigError("capacity", capacity, f"at least {size(1)} bytes, a slot for each group")
+    # The largest group alone would have no more slots than this.
+    beyond = capacity // min(nbytes for _, nbytes in demand.values()) + 1
+    return share(bisect_right(range(1, beyond), capacity, key=size))
