@@ -103,6 +103,12 @@ class Engine:
         low, high = number % 256, number // 256
         self.ask([3 + low, 3 + high] * (SETTLE_PROMPT_TOKENS // 2), max_tokens=4)
 
+    def rest(self) -> None:
+        """Let everything come to an end that is on its way between tiers."""
+        self.settle()
+        while self.manager.has_pending_work():
+            self.settle()
+
     def reset_device(self) -> None:
         """Empty the device cache; what was offloaded stays."""
         self.settle()

@@ -4,6 +4,7 @@
 Plain JSON values, so that the same settings serve the in-process engine and the server's flags.
 """
 
+from pathlib import Path
 from typing import Any
 
 Transfer = dict[str, Any]
@@ -17,6 +18,13 @@ def tiercache(cpu_bytes_to_use: int | str, **settings: Any) -> Transfer:
         "kv_role": "kv_both",
         "kv_connector_extra_config": {"cpu_bytes_to_use": cpu_bytes_to_use, **settings},
     }
+
+
+def with_disk(cpu_bytes_to_use: int | str, path: Path, **settings: Any) -> Transfer:
+    """tiercache with a small tier on disk below ``path``; further settings are that tier's."""
+    tier = {"type": "nvme", "path": str(path), "capacity": "512MiB", "min_free": 0, **settings}
+    # A model of this size computes faster than any disk reads.
+    return tiercache(cpu_bytes_to_use, secondary_tiers=[tier], restore="always")
 
 
 def baseline(cpu_bytes_to_use: int, **settings: Any) -> Transfer:

@@ -32,7 +32,7 @@ def witness(engine: Engine) -> Witness:
 def sound(engine: Engine, witness: Witness) -> Iterator[None]:
     """Afterwards: the manager is well, nothing is in flight, all invariants and bytes hold."""
     yield
-    engine.settle()
+    engine.rest()
     manager = engine.manager
     assert not manager.sick
     manager.cache.validate()

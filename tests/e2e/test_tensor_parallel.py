@@ -47,3 +47,17 @@ def test_restores_on_two_workers() -> None:
         engine.manager.cache.validate()
     assert (cold.cached_tokens, restored.cached_tokens) == (0, 1_472)
     assert restored.tokens == cold.tokens
+
+
+def test_the_disk_has_the_blocks_of_both_workers(tmp_path: Path) -> None:
+    prompt = random_tokens(1_500, "two workers, one disk")
+    transfer = transfers.with_disk("64MiB", tmp_path)
+    with start(TWO_HEADS, transfer, tensor_parallel_size=2) as engine:
+        cold = engine.ask(prompt)
+        engine.rest()
+    with start(TWO_HEADS, transfer, tensor_parallel_size=2) as engine:
+        restored = engine.ask(prompt)
+        engine.rest()
+        engine.manager.cache.validate()
+    assert (cold.cached_tokens, restored.cached_tokens) == (0, 1_472)
+    assert restored.tokens == cold.tokens
