@@ -115,8 +115,8 @@ class TaggedWorker(OffloadingWorker):
         self.pace = pace
         self.host: dict[tuple[int, int], list[Block | None]] = {}
         self.loads = 0
-        self._slots = slots
-        self._blocks_per_chunk = blocks_per_chunk
+        self.slots = slots
+        self.blocks_per_chunk = blocks_per_chunk
         self._stores: deque[Job] = deque()
         self._loads: deque[Job] = deque()
         self._ended: list[int] = []
@@ -141,13 +141,13 @@ class TaggedWorker(OffloadingWorker):
     def _places(self, device: GPULoadStoreSpec, host: LoadStoreSpec) -> Iterator[Place]:
         assert isinstance(host, SlotsLoadStoreSpec)
         slots, block_ids = iter(host.slots.tolist()), iter(device.block_ids.tolist())
-        groups = zip(self._slots, device.group_sizes, device.block_indices, strict=True)
+        groups = zip(self.slots, device.group_sizes, device.block_indices, strict=True)
         for group_id, size, first in groups:
-            part, slot = first % self._blocks_per_chunk, -1
+            part, slot = first % self.blocks_per_chunk, -1
             for number in range(size):
-                if number == 0 or part == self._blocks_per_chunk:
-                    slot, part = next(slots), part % self._blocks_per_chunk
-                assert 0 <= slot < self._slots[group_id]
+                if number == 0 or part == self.blocks_per_chunk:
+                    slot, part = next(slots), part % self.blocks_per_chunk
+                assert 0 <= slot < self.slots[group_id]
                 yield Place(next(block_ids), group_id, slot, part)
                 part += 1
         assert next(slots, None) is None, "more slots than blocks"
@@ -167,7 +167,7 @@ class TaggedWorker(OffloadingWorker):
     def _run(self, job: Job) -> None:
         for place in job.places:
             chunk = self.host.setdefault(
-                (place.group_id, place.slot), [None] * self._blocks_per_chunk
+                (place.group_id, place.slot), [None] * self.blocks_per_chunk
             )
             if job.to_host:
                 block = self.device.read(place.block_id)

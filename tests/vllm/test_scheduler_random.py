@@ -9,6 +9,7 @@ everything that a model would read.
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ from vllm.v1.request import Request, RequestStatus
 from tests.vllm.conftest import Start
 from tests.vllm.fake_engine import FakeEngine
 from tests.vllm.setups import BLOCK, Setup, attention, group, qwen3_next, recurrent, window
+from tests.vllm.tag_tier import TagTier
 from tiercache.events import EventKind
+from tiercache.tiers.base import Spill
 from tiercache.vllm.compat import stores_torn_chunks
 
 REQUESTS = 200
@@ -130,6 +133,7 @@ SETUPS: dict[str, Callable[[], Setup]] = {
     "hybrid, one step ahead": lambda: replace(HYBRID, asynchronous=True),
     "hybrid, second runner": lambda: replace(HYBRID, asynchronous=True, second_runner=True),
     "hybrid, arc": lambda: replace(HYBRID, settings={"eviction_policy": "arc"}),
+    "hybrid, cost": lambda: replace(HYBRID, settings={"eviction_policy": "cost"}),
     "hybrid, threshold": lambda: replace(HYBRID, settings={"store_threshold": 2}),
     "hybrid, hits inside a block": lambda: UNITS,
     "hybrid, hits inside a block, dense": lambda: replace(UNITS, retention=None),
@@ -187,6 +191,20 @@ def test_nothing_wrong_is_restored(start: Start, name: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_wrong_is_restored_of_a_window_in_chunks(start: Start, seed: int) -> None:
     play(start(replace(WINDOW, slots=[15, 10], settings={"blocks_per_chunk": 2})), seed)
+
+
+@pytest.mark.parametrize("spill", ["on_store", "on_evict"])
+@pytest.mark.parametrize("name", [name for name in SETUPS if "threshold" not in name])
+def test_nothing_wrong_is_restored_from_a_second_tier(
+    start: Start, name: str, spill: Spill
+) -> None:
+    engine = start(SETUPS[name]())
+    tier = TagTier(engine.worker, random.Random(name + spill), entries=300, spill=spill)
+    clock = count(0, 0.01).__next__
+    engine.manager.cache.attach([tier], patience_s=2.0, restore="always", clock=clock)
+    play(engine, 0)
+    engine.manager.cache.validate()
+    assert tier.loaded > 0
 
 
 def test_the_games_are_hard(start: Start) -> None:
