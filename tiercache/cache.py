@@ -196,10 +196,9 @@ class TieredCache:
 
     def load(self, request: Request, keys: Collection[Key]) -> list[int]:
         """Pin ready keys and return their slots. Raises KeyError if one is not ready."""
-        slots = self.primary.pin(request, keys)
         if self.tiering is not None:
             self.tiering.promoter.forget(request)
-        return slots
+        return self.primary.pin(request, keys)
 
     def release(self, keys: Collection[Key]) -> None:
         """The load of ``keys`` is over: unpin them."""

@@ -6,49 +6,63 @@ served from the primary tier only: what cannot be brought there in time, or does
 missing before the engine has been told of it.
 """
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, filterfalse
+from math import inf
 from typing import Literal
 
 from tiercache.blocks import GroupKind, Key, by_group
 from tiercache.events import EventKind
-from tiercache.jobs import Jobs
+from tiercache.jobs import STEP_KEYS, Jobs
 from tiercache.primary import PrimaryTier
 from tiercache.requests import Request
 from tiercache.restore import RestorePlan
 from tiercache.slots import Presence
-from tiercache.tiers.base import Done
+from tiercache.tiers.base import Done, SecondaryTier
 
 Restore = Literal["auto", "always"]
 
-#: How often a request tries again after something it needed could not be read.
+#: How often it is looked what could be brought for a request, the first time included.
 MAX_ATTEMPTS = 3
-#: Seconds between two attempts to find room; looking at 30,000 keys takes 10 ms of every step.
+#: Seconds between two attempts to find room.
 ROOM_RETRY_S = 0.05
+#: Seconds that is kept what was brought for a request that does not ask any more. One that waits
+#: asks at every step of the engine, unless as many run as may.
+KEEP_S = 10.0
+#: Keys of a group whose tiers are asked for, to estimate how long all of them take to read.
+SAMPLE = 256
 
 
 @dataclass(eq=False, slots=True)
 class Promotion:
-    """What is being done for one request."""
+    """What is being done for one request, or was decided not to be done."""
 
     request: Request
-    boundary: int
-    """Tokens that it will be able to restore."""
-    needed: list[Key]
-    deadline: float
-    """Until then the request waits, or what it waited for is kept for it."""
-    attempts: int = 1
-    retry_at: float | None = 0.0
-    """When to look for room again; None once there was some."""
-    loads: int = 0
-    """Jobs that have not ended."""
-    held: list[Key] = field(default_factory=list)
+    asked: float
+    """When the request last asked."""
+    deadline: float = inf
+    """How long it waits, once it does."""
+    boundary: int = 0
+    """Tokens that it can restore, or will be able to."""
+    attempts: int = 0
+    aim: RestorePlan | None = None
+    """What is to be brought, as long as it was not looked at more closely."""
+    gain: int = 0
+    """Tokens that need not be computed then."""
+    todo: list[Key] = field(default_factory=list)
+    """What has neither been found here nor begun to be loaded."""
+    retry_at: float = -inf
+    """When to look for room again."""
+    loads: set["Load"] = field(default_factory=set)
+    """Loads that have not ended."""
+    held: dict[Key, None] = field(default_factory=dict)
     """Pinned until the request loads them."""
 
     @property
     def running(self) -> bool:
-        return self.retry_at is not None or self.loads > 0
+        return bool(self.aim or self.todo or self.loads)
 
 
 @dataclass(eq=False, slots=True)
@@ -58,7 +72,7 @@ class Load:
     group_id: int
     keys: list[Key]
     slots: list[int]
-    promotions: list[Promotion]
+    promotions: set[Promotion]
 
 
 class Promoter:
@@ -107,100 +121,143 @@ class Promoter:
 
     def plan(self, request: Request, *, start: int, limit: int) -> RestorePlan | None:
         """What the request can get from the primary tier; None while it should ask again."""
-        promotion = self._promotions.get(request)
-        if promotion is not None and promotion.running:
-            if self._goes_on(promotion):
-                return None
-            if promotion.running:
-                self.late += 1
-                self._let_go(promotion)
-        plan = self._primary.plan(request, start=start, limit=limit, without=self._loads)
-        promoted = self._may_try(promotion, plan) and self._promote(request, plan, limit)
-        return None if promoted else plan
-
-    def _goes_on(self, promotion: Promotion) -> bool:
-        """Look for room if it is time to; whether the request should wait any longer."""
         now = self._now()
-        if promotion.retry_at is not None and promotion.retry_at <= now:
-            self._start(promotion)
-        return promotion.running and now < promotion.deadline
+        promotion = self._promotions.setdefault(request, Promotion(request, now))
+        promotion.asked = now
+        if promotion.running and now < promotion.deadline:
+            return None
+        if promotion.running:
+            self.late += 1
+            self._let_go(promotion)
+        plan = self._primary.plan(request, start=start, limit=limit, without=self._loads)
+        if self._may_try(promotion, plan, now):
+            self._consider(promotion, plan, limit)
+        return None if promotion.running else plan
 
-    def _may_try(self, promotion: Promotion | None, plan: RestorePlan) -> bool:
-        return promotion is None or (
+    def _may_try(self, promotion: Promotion, plan: RestorePlan, now: float) -> bool:
+        """The first time, and if what it counted on did not come, or is gone."""
+        return not promotion.attempts or (
             plan.boundary < promotion.boundary
             and promotion.attempts < MAX_ATTEMPTS
-            and self._now() < promotion.deadline
+            and now < promotion.deadline
         )
 
-    def _promote(self, request: Request, plan: RestorePlan, limit: int) -> bool:
-        """Begin a promotion if the tiers can serve more than ``plan``; whether one runs now."""
-        limit = min(limit, plan.start + self._capacity())
-        deeper = self._primary.plan(request, start=plan.start, limit=limit, elsewhere=self._has)
-        if deeper.boundary <= plan.boundary:
-            return False
-        needed = self._primary.needed(request, deeper)
-        if not self._is_worth_it(deeper.boundary - plan.boundary, needed):
+    def _consider(self, promotion: Promotion, plan: RestorePlan, limit: int) -> None:
+        """Begin to promote if the tiers can serve more than ``plan``."""
+        promotion.attempts += 1
+        promotion.boundary = plan.boundary
+        limit = min(limit, self._farthest(plan.start))
+        if plan.boundary >= limit - limit % self._primary.tokens_per_hash:
+            return
+        deeper = self._primary.plan(
+            promotion.request, start=plan.boundary, limit=limit, elsewhere=self._jobs.has
+        )
+        if not deeper.restored:
+            return
+        promotion.aim = replace(deeper, start=plan.start)
+        promotion.gain = deeper.restored
+        promotion.boundary = deeper.boundary
+        promotion.deadline = min(promotion.deadline, self._now() + self._patience_s)
+
+    def _farthest(self, start: int) -> int:
+        """Tokens up to which the attention blocks from ``start`` on fit here at once."""
+        fulls = (p for p in self._primary.pools.values() if p.spec.kind is GroupKind.FULL)
+        steps = ((pool.capacity, pool.spec.tokens_per_chunk, pool.spec.lookahead) for pool in fulls)
+        ends = (start - start % step + slots * step - beyond for slots, step, beyond in steps)
+        return min(ends, default=1 << 62)
+
+    def _prepare(self, promotion: Promotion) -> int:
+        """Find out what is to be brought, and whether to; returns how many keys were looked at."""
+        assert promotion.aim is not None
+        pools, needed = self._primary.pools, self._primary.needed(promotion.request, promotion.aim)
+        grouped = by_group(needed)
+        absent = {group_id: pools[group_id].missing(keys) for group_id, keys in grouped.items()}
+        promotion.aim = None
+        if any(len(keys) > pools[group_id].capacity for group_id, keys in grouped.items()):
+            promotion.boundary = 0
+        elif not self._is_worth_it(promotion.gain, absent):
+            promotion.boundary = 0
             self.unworthy += 1
-            return False
-        promotion = Promotion(request, deeper.boundary, needed, self._now() + self._patience_s)
-        before = self._promotions.get(request)
-        if before is not None:
-            self._let_go(before)
-            promotion.attempts, promotion.deadline = before.attempts + 1, before.deadline
-        self._promotions[request] = promotion
-        self._start(promotion)
-        return promotion.running
+        else:
+            promotion.todo = _last(list(chain.from_iterable(absent.values())), needed)
+        return len(needed)
 
-    def _has(self, key: Key) -> bool:
-        return key in self._loads or self._jobs.has(key)
-
-    def _capacity(self) -> int:
-        """Tokens whose attention blocks fit into the primary tier at once."""
-        pools = self._primary.pools.values()
-        fulls = (pool for pool in pools if pool.spec.kind is GroupKind.FULL)
-        return min((pool.capacity * pool.spec.tokens_per_chunk for pool in fulls), default=1 << 62)
-
-    def _is_worth_it(self, tokens: int, needed: Collection[Key]) -> bool:
+    def _is_worth_it(self, tokens: int, absent: dict[int, list[Key]]) -> bool:
         if self._restore == "always" or not self.compute_rate:
             return True
-        seconds = 0.0
-        for tier, keys in self._jobs.sources(self._absent(needed)).items():
-            sizes = tier.memory.record_bytes
-            nbytes = sum(sizes[group] * len(run) for group, run in by_group(keys).items())
-            seconds += nbytes / tier.load_rate if tier.load_rate else 0.0
+        seconds = sum(self._seconds(group_id, keys) for group_id, keys in absent.items())
         return seconds < tokens / self.compute_rate
 
-    def _absent(self, keys: Collection[Key]) -> list[Key]:
-        """Those that have no slot here."""
-        return [key for key in keys if self._primary.state(key) is Presence.MISSING]
+    def _seconds(self, group_id: int, keys: list[Key]) -> float:
+        """About how long it takes to read ``keys``."""
+        sample = keys[:: len(keys) // SAMPLE + 1]
+        seconds = 0.0
+        for tier, run in self._jobs.sources(sample).items():
+            nbytes = tier.memory.record_bytes[group_id] * len(keys) * len(run) / len(sample)
+            seconds += nbytes / tier.load_rate if tier.load_rate else 0.0
+        return seconds
 
     # --- one promotion
 
-    def _start(self, promotion: Promotion) -> None:
-        """Pin what is here and start to load the rest, if there is room for it."""
-        absent = self._absent(promotion.needed)
+    def pump(self) -> None:
+        """Go on with what requests wait for, and let go of what they have not come back for.
+
+        One after the other: two that have each taken half of the slots would wait in vain.
+        """
+        now = self._now()
+        for request, promotion in list(self._promotions.items()):
+            if promotion.asked + KEEP_S < now:
+                self.forget(request)
+        room = STEP_KEYS
+        for promotion in self._promotions.values():
+            if promotion.aim is not None and room > 0:
+                room -= self._prepare(promotion)
+            if promotion.todo and room > 0 and promotion.retry_at <= now:
+                room -= self._advance(promotion, room)
+            if promotion.todo:
+                return
+
+    def _advance(self, promotion: Promotion, n: int) -> int:
+        """Pin what is here of the next ``n`` keys and begin to load the rest.
+
+        Returns how many keys that were: none if there is no room for them.
+        """
+        keys = promotion.todo[:n]
+        found: dict[Presence, list[Key]] = {presence: [] for presence in Presence}
+        for key in keys:
+            found[self._primary.state(key)].append(key)
+        absent = found[Presence.MISSING]
         sources = self._jobs.sources(absent)
         if sum(map(len, sources.values())) < len(absent):
-            promotion.retry_at = None  # something is gone since it was planned
-            return
-        state = self._primary.state
-        here = [key for key in promotion.needed if state(key) is Presence.READY]
-        self._primary.hold(here)
-        reservation = self._primary.reserve(promotion.request, absent)
-        if reservation is None:
-            self._primary.unpin(here)
+            promotion.todo = []  # something is gone since it was planned: the request asks again
+            return len(keys)
+        self._hold(promotion, found[Presence.READY])
+        grouped = by_group(absent)
+        if not all(self._primary.pools[g].fits(len(run)) for g, run in grouped.items()):
             promotion.retry_at = self._now() + ROOM_RETRY_S
-            return
-        promotion.retry_at = None
-        promotion.held = here
-        for load in {load: None for key in promotion.needed if (load := self._loads.get(key))}:
-            load.promotions.append(promotion)
-            promotion.loads += 1
+            return 0
+        promotion.todo = promotion.todo[n:]
+        for load in filter(None, map(self._loads.get, found[Presence.STORING])):
+            load.promotions.add(promotion)
+            promotion.loads.add(load)
+        if absent:
+            self._load(promotion, absent, sources)
+        return len(keys)
+
+    def _load(
+        self, promotion: Promotion, absent: list[Key], sources: dict[SecondaryTier, list[Key]]
+    ) -> None:
+        # On behalf of a request of its own: the one that waits can end, a tier may never answer.
+        request = promotion.request
+        carrier = self._primary.open(request.request_id, request.lineage.hashes)
+        reservation = self._primary.reserve(carrier, absent)
+        assert reservation is not None
+        self._primary.finish(carrier)
         slots = dict(zip(reservation.keys, reservation.slots, strict=True))
         for tier, keys in sources.items():
             for group_id, run in by_group(keys).items():
-                load = Load(group_id, run, [slots[key] for key in run], [promotion])
-                promotion.loads += 1
+                load = Load(group_id, run, [slots[key] for key in run], {promotion})
+                promotion.loads.add(load)
                 self._loads.update(dict.fromkeys(run, load))
                 self._jobs.load(tier, group_id, run, load.slots, partial(self._loaded, load))
 
@@ -212,34 +269,29 @@ class Promoter:
             del self._loads[key]
         failed = frozenset(done.failed)
         good = [key for key in load.keys if key not in failed]
-        self._primary.fail(list(failed))
+        self._primary.fail([key for key in load.keys if key in failed])
         self._primary.commit(good, EventKind.PROMOTED)
         for promotion in load.promotions:
-            promotion.loads -= 1
-            promotion.deadline = max(promotion.deadline, self._now() + self._patience_s)
-            promotion.held += good
+            promotion.loads.discard(load)
             promotion.request.promoted.update(good)
-            self._primary.hold(good)
+            self._hold(promotion, good)
+
+    def _hold(self, promotion: Promotion, keys: list[Key]) -> None:
+        new = [key for key in keys if key not in promotion.held]
+        self._primary.hold(new)
+        promotion.held.update(dict.fromkeys(new))
 
     def _let_go(self, promotion: Promotion) -> None:
         """Neither wait for nor keep anything for the request any more; loads go on."""
-        for load in set(map(self._loads.get, promotion.needed)) - {None}:
-            if load is not None and promotion in load.promotions:
-                load.promotions.remove(promotion)
-        self._primary.unpin(promotion.held)
-        promotion.held = []
-        promotion.loads = 0
-        promotion.retry_at = None
-
-    def expire(self) -> None:
-        """Let go of what requests have not come back for."""
-        now = self._now()
-        for promotion in self._promotions.values():
-            if promotion.held and not promotion.running and promotion.deadline < now:
-                self._let_go(promotion)
+        for load in promotion.loads:
+            load.promotions.discard(promotion)
+        promotion.loads.clear()
+        promotion.aim, promotion.todo = None, []
+        self._primary.unpin(promotion.held, hit=False)
+        promotion.held = {}
 
     def forget(self, request: Request) -> None:
-        """The request has loaded what it waited for, or ended."""
+        """The request loads what it waited for, or has ended."""
         promotion = self._promotions.pop(request, None)
         if promotion is not None:
             self._let_go(promotion)
@@ -252,3 +304,9 @@ class Promoter:
         self._loads.clear()
         self._promotions.clear()
         return foreign
+
+
+def _last(some: list[Key], keys: list[Key]) -> list[Key]:
+    """All ``keys``, ``some`` of them behind the others."""
+    behind = frozenset(some)
+    return [*filterfalse(behind.__contains__, keys), *some]

@@ -6,11 +6,14 @@ Pure: it sees the groups, a lineage and what is present, moves nothing and pins 
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from tiercache.blocks import GroupKind, GroupSpec, Key, Lineage
 from tiercache.slots import Presence
+
+# As in ``slots``: looking up the names takes longer than looking up the key.
+_MISSING, _STORING = Presence.MISSING, Presence.STORING
 
 #: Boundaries at which states are or will be present, up to one in tokens, the deepest first.
 Checkpoints = Callable[[int], Iterable[int]]
@@ -145,18 +148,22 @@ class Planner:
 
     def _needed(self, lineage: Lineage, start: int, boundary: int) -> Iterator[Key]:
         """What a restore to ``boundary`` looks at."""
+        ends = self._needed_ends(start, boundary)
+        return chain.from_iterable(lineage.keys(group.group_id, part) for group, part in ends)
+
+    def _needed_ends(self, start: int, boundary: int) -> Iterator[tuple[GroupSpec, range]]:
+        at_boundary = range(boundary, boundary + 1)
         for group in self._state:
-            yield from lineage.keys(group.group_id, range(boundary, boundary + 1))
+            yield group, at_boundary
         for group in self._full:
             step = group.tokens_per_chunk
             whole = boundary - boundary % step + group.lookahead
-            yield from lineage.keys(group.group_id, _ends(group, start, whole))
+            yield group, _ends(group, start, whole)
             if boundary % step:
-                yield from lineage.keys(group.group_id, range(boundary, boundary + 1))
+                yield group, at_boundary
         for group in self._window:
             step, chunks = group.tokens_per_chunk, _window(group, start, boundary)[::-1]
-            ends = range(chunks.start * step, chunks.stop * step, step)
-            yield from lineage.keys(group.group_id, ends)
+            yield group, range(chunks.start * step, chunks.stop * step, step)
 
     def _missing_at(self, seen: "_Seen", start: int, boundary: int) -> int | None:
         """The first state or window group that cannot serve ``boundary``."""
@@ -175,15 +182,22 @@ class _Seen:
         self._lookups = lookups
 
     def has(self, group: GroupSpec, end: int) -> bool:
-        key = self.lineage.key(group.group_id, end)
-        lookup = self._lookups[group.group_id]
-        return key is not None and (key in lookup.ready or self._makes_up(lookup, key))
+        return self._run(group, range(end, end + 1)) == 1
 
-    def _makes_up(self, lookup: Lookup, key: Key) -> bool:
-        presence = lookup.unready(key)
-        if presence is Presence.STORING:
-            self.storing.add(key)
-        return presence is not Presence.MISSING
+    def _run(self, group: GroupSpec, ends: range) -> int:
+        """How many of the blocks that end at ``ends`` come before the first that is missing."""
+        ready, unready = self._lookups[group.group_id]
+        found = 0
+        # Once per block of a prompt, which may have 30,000: nothing here that can be outside.
+        for key in self.lineage.keys(group.group_id, ends):
+            if key not in ready:
+                presence = unready(key)
+                if presence is _MISSING:
+                    break
+                if presence is _STORING:
+                    self.storing.add(key)
+            found += 1
+        return found
 
     def reach(self, group: GroupSpec, start: int, limit: int) -> int:
         """Where the present whole blocks of a full group end, at most ``limit``.
@@ -191,14 +205,9 @@ class _Seen:
         A draft group is looked up one chunk further than it serves, so its last present block
         does not count.
         """
-        lookup, reached = self._lookups[group.group_id], start - start % group.tokens_per_chunk
-        ready, ends = lookup.ready, _ends(group, start, limit + group.lookahead)
-        # Once per block of a prompt, which may have 30,000: nothing here that can be outside.
-        for end, key in zip(ends, self.lineage.keys(group.group_id, ends), strict=False):
-            if key not in ready and not self._makes_up(lookup, key):
-                break
-            reached = end
-        return reached - group.lookahead
+        step = group.tokens_per_chunk
+        run = self._run(group, _ends(group, start, limit + group.lookahead))
+        return start - start % step + run * step - group.lookahead
 
 
 def _ends(group: GroupSpec, start: int, limit: int) -> range:

@@ -31,14 +31,16 @@ class Tiering:
 
     @property
     def pending(self) -> bool:
-        """Whether anything is to be waited for that a healthy tier can bring to an end."""
-        healthy = any(tier.stats().healthy for tier in self.tiers)
-        return healthy and (len(self.jobs) > 0 or self.spiller.pending or self.promoter.pending)
+        """Whether a request waits, or a healthy tier has something to do."""
+        healthy = (tier for tier in self.tiers if tier.stats().healthy)
+        return self.promoter.pending or any(
+            self.jobs.running(tier) or self.spiller.has_work(tier) for tier in healthy
+        )
 
     def poll(self) -> None:
         """Take in what has ended and start what can be started. Once per step of the engine."""
         self.jobs.poll()
-        self.promoter.expire()
+        self.promoter.pump()
         self.spiller.pump()
 
     def reset(self) -> None:

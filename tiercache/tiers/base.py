@@ -36,7 +36,10 @@ class SlotMemory:
         """Bytes of a record of each group, a multiple of ``SLOT_ALIGNMENT``."""
 
     def buffers(self, group_id: int, slots: Sequence[int]) -> list[memoryview]:
-        """The bytes of ``slots``, in their order, not copied; one buffer for neighbours if it can."""
+        """The bytes of ``slots``, in their order, not copied.
+
+        One buffer for each worker and slot, or, with a single worker, for each run of neighbours.
+        """
         workers, size = self._regions[group_id], self._slot_bytes[group_id]
         if len(workers) > 1:
             return [part[slot * size : (slot + 1) * size] for slot in slots for part in workers]
@@ -84,7 +87,9 @@ class TierStats:
 
     capacity: int
     used: int
+    """Bytes of all records, those that are being stored included."""
     entries: int
+    """Records that could be loaded."""
     jobs: int
     """Jobs that have not ended."""
     healthy: bool
@@ -142,7 +147,10 @@ class SecondaryTier(ABC):
 
     @abstractmethod
     def demote(self, keys: Collection[Key]) -> None:
-        """Keys are superseded: evict them before all others. Unknown keys are ignored."""
+        """Keys are superseded: evict them before all others. Unknown keys are ignored.
+
+        Those that are being stored are known.
+        """
 
     @abstractmethod
     def clear(self) -> None:
@@ -158,4 +166,7 @@ class SecondaryTier(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Finish what runs, drop what waits, release everything. May be called twice."""
+        """Finish what runs, drop what waits, release everything. May be called twice.
+
+        A closed tier has nothing and declines everything.
+        """

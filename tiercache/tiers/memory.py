@@ -32,13 +32,11 @@ class MemoryTier(SecondaryTier):
 
     def store(self, batch: Batch) -> bool:
         size = self.memory.record_bytes[batch.group_id]
-        if size * len(batch.keys) > self._stats.capacity:
+        if size * len(batch.keys) > self._stats.capacity or not self._stats.healthy:
             self._stats.counters["declined"] += len(batch.keys)
             return False
         start = perf_counter()
         for key, slot in zip(batch.keys, batch.slots, strict=True):
-            if key in self._records:
-                continue
             self._make_room(size)
             self._records[key] = b"".join(self.memory.buffers(batch.group_id, [slot]))
             self._stats.used += size
@@ -95,3 +93,4 @@ class MemoryTier(SecondaryTier):
 
     def close(self) -> None:
         self.clear()
+        self._stats.healthy = False

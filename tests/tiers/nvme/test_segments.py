@@ -181,3 +181,17 @@ def test_what_was_allocated_is_found_again(tmp_path: Path) -> None:
         assert group.allocated == nbytes(tmp_path) == SLOTS * RECORD
         assert group.absent(range(SLOTS)) == []
         assert len(group.runs(range(SLOTS))) == 3
+
+
+def test_slots_of_segments_that_are_not_there_are_lacking(tmp_path: Path) -> None:
+    with segments(tmp_path) as group:
+        assert group.lacking() == [range(10)]
+        group.prepare([5])
+        assert group.lacking() == [range(4), range(8, 10)]
+        group.prepare([9])
+        assert group.lacking() == [range(4)]
+    (tmp_path / "000001.seg").write_bytes(bytes(RECORD))
+    with segments(tmp_path) as group:
+        assert group.lacking() == [range(8)]
+        group.prepare([0, 4])
+        assert group.lacking() == []

@@ -298,3 +298,42 @@ def test_validate_finds_damage(damage: Callable[[SlotTable], None]) -> None:
     damage(slots)
     with pytest.raises(InvariantError, match="violated"):
         slots.validate()
+
+
+# --- slots that the disk has no room for
+
+
+def test_slots_that_are_withheld_are_neither_given_nor_counted() -> None:
+    slots = table(10)
+    store(slots, some_keys(3))
+    slots.withhold([range(1, 5), range(7, 10)])
+    slots.validate()
+    assert slots.used == 3
+    assert not slots.room(6)
+    assert store(slots, some_keys(2, first=3)) == {}  # 5 and 6
+    assert store(slots, some_keys(1, first=5)) == {key("0"): 0}
+    slots.bring_back()
+    assert slots.room(10)
+    assert store(slots, some_keys(5, first=6)) == {}
+    assert slots.used == 10
+
+
+def test_water_marks_are_shares_of_what_is_not_withheld() -> None:
+    slots = table(100, high_water=0.9, low_water=0.5)
+    store(slots, some_keys(9))
+    slots.withhold([range(10, 100)])
+    assert store(slots, some_keys(1, first=9)) == {key(str(i)): i for i in range(5)}
+    slots.bring_back()
+    assert store(slots, some_keys(80, first=10)) == {}
+
+
+def test_slots_that_leave_a_withheld_part_are_free_until_they_are_withheld_again() -> None:
+    slots = table(4)
+    assert slots.allocate([A, B]) == ([0, 1], {})
+    slots.withhold([range(4)])
+    assert not slots.room(1)
+    slots.abandon([A])
+    assert slots.room(1)
+    slots.withhold([range(4)])
+    assert not slots.room(1)
+    slots.validate()

@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from math import ceil
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,8 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.core_helpers import key
 from tiercache.blocks import Key
+from tiercache.tiers.nvme.freeslots import FreeSlots
 from tiercache.tiers.nvme.policy import DISK_POLICIES, make_disk_policy
-from tiercache.tiers.nvme.space import FreeSlots, SlotTable
+from tiercache.tiers.nvme.space import SlotTable
 
 
 class AgainstModel(RuleBasedStateMachine):
@@ -28,7 +30,8 @@ class AgainstModel(RuleBasedStateMachine):
     )
     def begin(self, name: str, marks: list[float], restored: list[int], n: int) -> None:
         policy = make_disk_policy(name, self.SLOTS)
-        self.low, self.high = (-int(-self.SLOTS * mark // 1) for mark in sorted(marks))
+        self.marks = sorted(marks)
+        self.withheld: set[int] = set()
         self.table = SlotTable(self.SLOTS, policy, high_water=max(marks), low_water=min(marks))
         keys = [key(name) for name in "abcdefghijklm"[:n]]
         self.table.restore(keys, restored[:n])
@@ -48,9 +51,10 @@ class AgainstModel(RuleBasedStateMachine):
         assert new == [
             k for k in dict.fromkeys(some) if k not in self.published and k not in self.writing
         ]
-        used = len(self.taken())
+        used, usable = len(self.taken()), self.SLOTS - len(self.withheld)
+        low, high = (ceil(mark * usable) for mark in self.marks)
         evictable = [k for k in self.published if not self.holds[k]]
-        room = used + len(new) - len(evictable) <= self.SLOTS
+        room = used + len(new) - len(evictable) <= usable
         assert self.table.room(len(new)) == room
         allocation = self.table.allocate(new)
         assert (allocation is not None) == room
@@ -58,9 +62,9 @@ class AgainstModel(RuleBasedStateMachine):
             return
         assert allocation.evicted.keys() <= set(evictable)
         assert all(self.published.pop(k) == slot for k, slot in allocation.evicted.items())
-        excess = used + len(new) - self.low if used + len(new) > self.high else 0
+        excess = used + len(new) - low if used + len(new) > high else 0
         assert len(allocation.evicted) == min(excess, len(evictable))
-        assert not set(allocation.slots) & set(self.taken())
+        assert not set(allocation.slots) & {*self.taken(), *self.withheld}
         self.writing.update(zip(new, allocation.slots, strict=True))
 
     @rule(some=some)
@@ -104,6 +108,16 @@ class AgainstModel(RuleBasedStateMachine):
         self.table.free(slots)
         self.leaving = [(k, slot) for k, slot in self.leaving if slot not in slots]
 
+    @rule(bounds=st.tuples(st.integers(0, SLOTS), st.integers(0, SLOTS)))
+    def withhold(self, bounds: tuple[int, int]) -> None:
+        self.table.withhold([range(*bounds)])
+        self.withheld |= set(range(*bounds)) - set(self.taken())
+
+    @rule()
+    def bring_back(self) -> None:
+        self.table.bring_back()
+        self.withheld.clear()
+
     @rule(some=some)
     def touch(self, some: list[Key]) -> None:
         self.table.policy.touch(some)
@@ -126,6 +140,7 @@ class AgainstModel(RuleBasedStateMachine):
             self.table.abandon(list(self.writing))
             self.table.release([k for k, count in self.holds.items() for _ in range(count)])
             self.table.drop(list(self.published))
+            self.table.bring_back()
             self.table.validate()
             assert self.table.used == 0
             assert not self.table.held
@@ -196,6 +211,12 @@ class Runs(RuleBasedStateMachine):
     def give(self, slots: set[int]) -> None:
         self.slots.give(slots - self.free)
         self.free |= slots
+
+    @rule(bounds=st.tuples(st.integers(0, SLOTS), st.integers(0, SLOTS)))
+    def take_within(self, bounds: tuple[int, int]) -> None:
+        taken = [slot for run in self.slots.take_within(range(*bounds)) for slot in range(*run)]
+        assert sorted(taken) == sorted(self.free & set(range(*bounds)))
+        self.free -= set(taken)
 
     @invariant()
     def same_slots(self) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiercache.errors import ConfigError
-from tiercache.tiers.nvme.space import SLACK_BYTES, WriteBudget, split_capacity
+from tiercache.tiers.nvme.space import WriteBudget, slack_bytes, split_capacity
 
 Demand = Mapping[int, tuple[int, int]]
 
@@ -20,7 +20,7 @@ def index_bytes(slots: Mapping[int, int]) -> int:
 
 def size(demand: Demand, slots: Mapping[int, int]) -> int:
     records = sum(slots[group] * nbytes for group, (_, nbytes) in demand.items())
-    return records + index_bytes(slots) + SLACK_BYTES
+    return records + index_bytes(slots) + slack_bytes(slots)
 
 
 def test_groups_have_the_proportion_that_they_have_in_memory() -> None:

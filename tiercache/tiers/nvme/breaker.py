@@ -16,11 +16,14 @@ class Breaker:
     def __init__(self) -> None:
         self._failures = 0
         self._pause_s = FIRST_PAUSE_S
-        self._open_until = -inf
+        self._open_since = self._open_until = -inf
 
     def allows(self, now: float) -> bool:
-        """Whether to try. After a pause one failure is enough for the next, longer one."""
-        return now >= self._open_until
+        """Whether to try. After a pause one failure is enough for the next, longer one.
+
+        A clock that was set back ends the pause.
+        """
+        return not self._open_since <= now < self._open_until
 
     def succeeded(self) -> None:
         self._failures, self._pause_s, self._open_until = 0, FIRST_PAUSE_S, -inf
@@ -35,6 +38,6 @@ class Breaker:
         if not self.allows(now):
             return False
         self._failures = FAILURES
-        self._open_until = now + self._pause_s
+        self._open_since, self._open_until = now, now + self._pause_s
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         return True

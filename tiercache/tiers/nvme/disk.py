@@ -7,11 +7,12 @@ the tier's business.
 
 import os
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
 from tiercache.blocks import GroupSpec, Key, group_suffix
+from tiercache.errors import TierCacheError
 from tiercache.tierconfig import NvmeConfig
 from tiercache.tiers.base import SlotMemory
 from tiercache.tiers.nvme.index import Index, Location, index_bytes
@@ -31,7 +32,7 @@ class Group(NamedTuple):
     checksums: "array[int]"
     """By slot on disk."""
 
-    def locations(self, slots: Sequence[int]) -> set[Location]:
+    def locations(self, slots: Iterable[int]) -> set[Location]:
         return {Location(self.group_id, slot) for slot in slots}
 
 
@@ -39,7 +40,7 @@ class Disk:
     """The open namespace of a fingerprint below ``config.path``.
 
     ``groups`` and ``slots`` are those of the primary tier: the disk is divided in its proportion.
-    Locking: none. Raises: ConfigError, TierCacheError, OSError if it cannot be opened.
+    Locking: none. Raises: ConfigError, TierCacheError if it cannot be opened.
     """
 
     groups: dict[int, Group]
@@ -64,16 +65,24 @@ class Disk:
         demand = {g.group_id: (slots[g.group_id], memory.record_bytes[g.group_id]) for g in groups}
         disk_slots = split_capacity(config.capacity, demand, index_bytes)
         with ExitStack() as undo:
-            self.namespace = Namespace.open(config.path, fingerprint, memory.record_bytes)
-            undo.callback(self.namespace.close)
-            durable = config.durability == "power"
-            self.index = Index(self.namespace.index_directory, disk_slots, durable=durable)
-            undo.callback(self.index.close)
-            self.groups = {
-                group_id: self._open_group(group_id, count, undo)
-                for group_id, count in disk_slots.items()
-            }
+            try:
+                self._open(fingerprint, disk_slots, undo)
+            except OSError as error:
+                raise TierCacheError(f"{config.path} cannot be used: {error}") from error
             self._release = undo.pop_all()
+
+    def _open(
+        self, fingerprint: Mapping[str, object], slots: Mapping[int, int], undo: ExitStack
+    ) -> None:
+        config = self._config
+        self.namespace = Namespace.open(config.path, fingerprint, self._memory.record_bytes)
+        undo.callback(self.namespace.close)
+        durable = config.durability == "power"
+        self.index = Index(self.namespace.index_directory, slots, durable=durable)
+        undo.callback(self.index.close)
+        self.groups = {
+            group_id: self._open_group(group_id, count, undo) for group_id, count in slots.items()
+        }
 
     def _open_group(self, group_id: int, slots: int, undo: ExitStack) -> Group:
         config = self._config
@@ -95,7 +104,7 @@ class Disk:
         """Publish what the index has, but for what no file holds any more."""
         loaded = self.index.load(group.group_id)
         absent = set(segments.absent(loaded.slots))
-        self.stale |= group.locations(list(absent))
+        self.stale |= group.locations(absent)
         suffix = group_suffix(group.group_id)
         keys, slots = [], []
         for block_hash, slot, checksum in zip(*loaded, strict=True):

@@ -252,6 +252,8 @@ class Index:
         with self._map_lock:
             size = self._environment.info()["map_size"]
             if size >= self._limit:
+                if self._environment.reader_check():
+                    return  # to find the pages that killed processes were reading
                 raise NotIndexedError(f"the index is full, at {size} bytes")
             self._environment.set_mapsize(min(2 * size, self._limit))
 

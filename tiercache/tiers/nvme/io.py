@@ -49,9 +49,9 @@ class IOEngine:
     awaits all that it starts. Urgent jobs overtake those that wait. The others never take the last
     worker (if there are two): however many of them hang, an urgent one still runs.
 
-    Beside a busy Python thread each return to the interpreter costs milliseconds: once per
-    ``in_thread``, and once per system call in it. Give it long runs, or with ``read_now`` and
-    ``write_now`` several short ones at a time; 64 MiB per operation lose nothing that matters.
+    Beside a busy Python thread each return to the interpreter costs milliseconds: one for every
+    system call, two more for every ``in_thread``. A run of 64 MiB does not notice; short ones are
+    best done several at a time, by a function that calls ``read_now`` or ``write_now``.
 
     All threads are daemons: neither a hung operation nor a missing ``close`` keeps the interpreter
     from ending, which cuts off the jobs that run.

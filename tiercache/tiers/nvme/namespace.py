@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 FORMAT: Final = 1
 #: The field of a fingerprint that changes at every start if the engine's hashes are random.
 HASH_SEED: Final = "hash_seed"
+#: What a seed starts with that no later start has: nothing stored under it is found again.
+RANDOM_SEED: Final = "random:"
 
 _META, _LOCK, _INDEX = "meta.json", "lock", "index"
 _NAME: Final = re.compile("[0-9a-f]{16}")
@@ -62,6 +64,8 @@ class Unused(NamedTuple):
     """What its files occupy. It counts for no quota."""
     differs: tuple[str, ...]
     """Fields of the fingerprint that are not as in ours; none if its meta.json cannot be read."""
+    lost: bool
+    """Whether its hash seed was a random one: nobody will ever open it again."""
 
 
 def namespace(fingerprint: Mapping[str, object]) -> str:
@@ -82,7 +86,7 @@ class Namespace:
 
     directory: Path
     unused: list[Unused]
-    """What lay beside it when it was opened."""
+    """What lay beside it when it was opened, and was left there."""
 
     def __init__(self, directory: Path) -> None:
         """Lock the directory, which exists. Raises OSError, and ConfigError if it is locked."""
@@ -98,7 +102,8 @@ class Namespace:
         """Create or open the namespace of a fingerprint below ``path``, and lock it.
 
         ``record_bytes``, by group, is part of the fingerprint. If meta.json is damaged, or belongs
-        to another fingerprint, the index is removed. Logs what lies unused beside it.
+        to another fingerprint, the index is removed. Logs what lies unused beside it; removes that
+        of which the hash seed was random.
 
         Raises:
             ConfigError: names the option ``path``: it is on a network file system, cannot be
@@ -155,9 +160,10 @@ class Namespace:
             self._begin(fingerprint)
         for group_id in groups:
             _make_private(self.group_directory(group_id))
-        self.unused = list(_unused(self.directory, fingerprint))
-        for unused in self.unused:
-            _log(unused)
+        for unused in _unused(self.directory, fingerprint):
+            if not unused.lost or not _remove(self.directory.with_name(unused.name), unused.nbytes):
+                self.unused.append(unused)
+                _log(unused)
 
     def _begin(self, fingerprint: dict[str, Any]) -> None:
         """Write meta.json. Nobody knows what an index holds that has none, or a wrong one."""
@@ -289,7 +295,9 @@ def _unused(ours: Path, fingerprint: dict[str, Any]) -> Iterator[Unused]:
             if not _is_locked(directory / _LOCK):
                 meta = _read_meta(directory)
                 theirs = fingerprint if meta is None else meta["fingerprint"]
-                yield Unused(directory.name, _occupied(directory), _differs(fingerprint, theirs))
+                differs = _differs(fingerprint, theirs)
+                lost = HASH_SEED in differs and str(theirs.get(HASH_SEED)).startswith(RANDOM_SEED)
+                yield Unused(directory.name, _occupied(directory), differs, lost)
 
 
 def _is_locked(file: Path) -> bool:
@@ -304,6 +312,27 @@ def _is_locked(file: Path) -> bool:
 
 def _occupied(directory: Path) -> int:
     return sum(file.lstat().st_blocks * 512 for file in directory.rglob("*"))
+
+
+def _remove(directory: Path, nbytes: int) -> bool:
+    """Remove a namespace, unless somebody has it; meta.json, which says that we may, goes last."""
+    try:
+        descriptor = _lock(directory)
+    except (OSError, ConfigError):
+        return False
+    try:
+        for part in directory.iterdir():
+            if part.is_dir():
+                shutil.rmtree(part)
+        shutil.rmtree(directory)
+    except OSError as error:
+        logger.warning("tiercache namespace %s: cannot be removed: %s", directory, error)
+        return False
+    finally:
+        os.close(descriptor)
+    text = "tiercache: removed namespace %s, %d bytes: its hash seed was random, nobody can use it"
+    logger.info(text, directory.name, nbytes)
+    return True
 
 
 def _differs(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, ...]:

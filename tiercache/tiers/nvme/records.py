@@ -13,16 +13,21 @@ from pathlib import Path
 import xxhash
 
 from tiercache.blocks import Key, key_hash
+from tiercache.errors import TierCacheError
 from tiercache.tiers.base import SlotMemory
 from tiercache.tiers.nvme.io import read_now, write_now
 from tiercache.tiers.nvme.segments import RUN_BYTES, Run, Segments
+
+
+class DiskFullError(TierCacheError):
+    """There is no space for another segment. What lies in those there are can be replaced."""
 
 
 class Records:
     """The records of ``group_id`` in ``segments``.
 
     ``min_free``: bytes that the file system keeps free of us. Locking: none; jobs of different
-    slots may run at once. Raises: OSError.
+    slots may run at once. Raises: OSError; DiskFullError from ``write``, which wrote nothing.
     """
 
     def __init__(
@@ -53,9 +58,19 @@ class Records:
         if not needed:
             return
         stat = os.statvfs(self._path)
-        if stat.f_bavail * stat.f_frsize < needed + self._min_free:
-            raise OSError(errno.ENOSPC, f"min_free of {self._min_free} bytes", str(self._path))
-        self._segments.prepare(disk)
+        # A file system that lives in memory may not know its size.
+        if stat.f_blocks and stat.f_bavail * stat.f_frsize < needed + self._min_free:
+            raise DiskFullError(f"{self._path} has no {needed} bytes beyond min_free")
+        try:
+            self._segments.prepare(disk)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFullError(f"{self._path} is full") from error
+            raise
+
+    def lacking(self) -> list[range]:
+        """Slots on disk whose segments are not allocated."""
+        return self._segments.lacking()
 
     def parts(self, disk: Sequence[int]) -> Iterator[slice]:
         """Divide a long job into slices of at most RUN_BYTES, or of one record."""
@@ -92,8 +107,11 @@ class Records:
         return self._memory.buffers(self._group_id, slots[run.start : run.start + run.count])
 
     def _checksum(self, key: Key, slot: int) -> int:
-        """XXH3 of a record, seeded with its key: what belongs to another key does not verify."""
-        digest = xxhash.xxh3_64(seed=int.from_bytes(key_hash(key)[:8], "little"))
+        """XXH3 of a record, seeded with its key: what belongs to another key does not verify.
+
+        A call for each worker's part, which releases the interpreter lock if it is over 64 KiB.
+        """
+        digest = int.from_bytes(key_hash(key)[:8], "little")
         for buffer in self._memory.buffers(self._group_id, [slot]):
-            digest.update(buffer)
-        return digest.intdigest()
+            digest = xxhash.xxh3_64_intdigest(buffer, digest)
+        return digest

@@ -78,11 +78,7 @@ class Segments:
         segment_bytes: int = SEGMENT_BYTES,
         direct: bool = True,
     ) -> None:
-        if record_bytes < 1 or record_bytes % SLOT_ALIGNMENT:
-            allowed = f"a positive multiple of {SLOT_ALIGNMENT}"
-            raise ConfigError("record_bytes", record_bytes, allowed)
-        if slots < 1:
-            raise ConfigError("slots", slots, "at least one")
+        _check_sizes(record_bytes, slots)
         self.allocated = 0
         self._path = directory
         self._record_bytes = record_bytes
@@ -113,6 +109,17 @@ class Segments:
         Finer than ``torn``: a segment that only has to grow keeps the slots it has.
         """
         return [slot for slot in slots if not self._holds(slot)]
+
+    def lacking(self) -> list[range]:
+        """Slots of the segments that are not there in full, as runs."""
+        runs: list[range] = []
+        for number in range(self.count):
+            if not self._is_whole(number):
+                start = number * self._slots_per_segment
+                if runs and runs[-1].stop == start:
+                    start = runs.pop().start
+                runs.append(range(start, min((number + 1) * self._slots_per_segment, self._slots)))
+        return runs
 
     def missing(self, slots: Iterable[int]) -> int:
         """Bytes that ``prepare`` would allocate."""
@@ -261,6 +268,14 @@ class Segments:
         if device not in _buffered:
             _buffered.add(device)
             logger.warning("%s: no direct I/O on this file system, using its cache", self._path)
+
+
+def _check_sizes(record_bytes: int, slots: int) -> None:
+    if record_bytes < 1 or record_bytes % SLOT_ALIGNMENT:
+        allowed = f"a positive multiple of {SLOT_ALIGNMENT}"
+        raise ConfigError("record_bytes", record_bytes, allowed)
+    if slots < 1:
+        raise ConfigError("slots", slots, "at least one")
 
 
 def _takes_direct(fd: int) -> bool:

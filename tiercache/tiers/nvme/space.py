@@ -6,18 +6,18 @@ budget of writes. Not the order of eviction (``policy``), nor the files and the 
 what is decided here. No I/O, no clock.
 """
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import ceil, inf
 from typing import Final, NamedTuple
 
 from tiercache.blocks import Key
 from tiercache.errors import ConfigError, InvariantError
+from tiercache.tiers.nvme.freeslots import FreeSlots, gaps
 from tiercache.tiers.nvme.policy import DiskPolicy
 
-#: What file systems round up to.
-SLACK_BYTES: Final = 4096
+#: What a directory or a small file occupies.
+BLOCK_BYTES: Final = 4096
 #: Victims at once, where fewer would do: 1 to 5 ms, in which the engine's scheduler waits.
 MAX_VICTIMS: Final = 2048
 DAY_S: Final = 86_400.0
@@ -43,7 +43,8 @@ class SlotTable:
     published key can be held by readers, and only one that is not held can be evicted. A key
     that is dropped while held is unknown at once, and its slot is free once nobody holds the key,
     whatever slot it was held for. Above ``high_water`` of the slots in use, keys are evicted down
-    to ``low_water``, both rounded up to whole slots. Locking: none, one thread calls.
+    to ``low_water``, both rounded up to whole slots. Slots can be withheld, and do not count then,
+    as long as the disk has no room for them. Locking: none, one thread calls.
     Complexity: O(1) per key given or evicted, with what the policy adds.
     """
 
@@ -57,12 +58,13 @@ class SlotTable:
         self.writing: dict[Key, int] = {}
         self.held: dict[Key, int] = {}
         """How many times each held key is held."""
-        self._high, self._low = ceil(high_water * slots), ceil(low_water * slots)
+        self._high_water, self._low_water = high_water, low_water
         self._cancelled: set[Key] = set()
         """Writing keys that were dropped."""
         self._leaving: dict[Key, list[int]] = {}
         """Slots of dropped keys that are still held."""
         self._free = FreeSlots([(0, slots)])
+        self._withheld = FreeSlots([])
 
     def restore(self, keys: Sequence[Key], slots: Sequence[int]) -> None:
         """Publish what the index held at the start, the oldest first, in an empty table.
@@ -72,7 +74,7 @@ class SlotTable:
         """
         if slots and not 0 <= min(slots) <= max(slots) < self.slots:
             raise InvariantError(f"restored slots are not all below {self.slots}")
-        free, slot_of = FreeSlots(_gaps(slots, self.slots)), dict(zip(keys, slots, strict=True))
+        free, slot_of = FreeSlots(gaps(slots, self.slots)), dict(zip(keys, slots, strict=True))
         if not len(slot_of) == len(keys) == self.slots - len(free):
             raise InvariantError("restored keys do not have a slot each")
         self._free, self.slot_of = free, slot_of
@@ -80,8 +82,12 @@ class SlotTable:
 
     @property
     def used(self) -> int:
-        """Slots that are not free."""
-        return self.slots - len(self._free)
+        """Slots that are neither free nor withheld."""
+        return self._usable - len(self._free)
+
+    @property
+    def _usable(self) -> int:
+        return self.slots - len(self._withheld)
 
     @property
     def _evictable(self) -> int:
@@ -120,7 +126,8 @@ class SlotTable:
     def _excess(self, n: int) -> int:
         """How many keys should leave if ``n`` come."""
         used = self.used + n
-        return min(used - self._low, max(n, MAX_VICTIMS)) if used > self._high else 0
+        high, low = (ceil(w * self._usable) for w in (self._high_water, self._low_water))
+        return min(used - low, max(n, MAX_VICTIMS)) if used > high else 0
 
     def _evict(self, n: int) -> dict[Key, int]:
         """Evict ``n`` keys, or all that can be: enough, as low water is at most all slots."""
@@ -193,13 +200,26 @@ class SlotTable:
             self._free.give(given_up.intersection(leaving))
             leaving[:] = [slot for slot in leaving if slot not in given_up]
 
+    def withhold(self, parts: Iterable[range]) -> None:
+        """Allocate no free slot of ``parts``, until ``bring_back``."""
+        for part in parts:
+            for start, end in self._free.take_within(part):
+                self._withheld.give_run(start, end)
+
+    def bring_back(self) -> None:
+        """End what ``withhold`` did."""
+        for start, end in self._withheld.take_within(range(self.slots)):
+            self._free.give_run(start, end)
+
     def validate(self) -> None:
         """Check every invariant of the table in O(slots); raises InvariantError."""
         self._free.validate()
+        self._withheld.validate()
         leaving = [slot for slots in self._leaving.values() for slot in slots]
         taken = [*self.slot_of.values(), *self.writing.values(), *leaving]
         checks = {
-            "slots are counted once": sorted([*taken, *self._free]) == list(range(self.slots)),
+            "slots are counted once": sorted([*taken, *self._free, *self._withheld])
+            == list(range(self.slots)),
             "used slots are counted": self.used == len(taken),
             "writing keys are not published": not self.writing.keys() & self.slot_of.keys(),
             "cancelled keys are writing": self._cancelled <= self.writing.keys(),
@@ -213,114 +233,6 @@ class SlotTable:
         for invariant, holds in checks.items():
             if not holds:
                 raise InvariantError(f"slots on disk: {invariant}: violated")
-
-
-class FreeSlots:
-    """Free slots as runs of neighbours, each found by both its ends and by its length.
-
-    A run that is long enough and no longer than need be is taken, or the longest there is.
-    Complexity: O(1) per slot given or taken and a binary search per run; of N slots there are at
-    most sqrt(2 N) different lengths to search in, 1,414 for a million.
-    """
-
-    def __init__(self, runs: Iterable[tuple[int, int]]) -> None:
-        self._end_of: dict[int, int] = {}
-        """By its first slot, the slot behind each run."""
-        self._start_of: dict[int, int] = {}
-        """The same the other way round."""
-        self._starts: dict[int, dict[int, None]] = {}
-        """First slots by the length of their runs."""
-        self._lengths: list[int] = []
-        """Sorted keys of ``_starts``."""
-        self._count = 0
-        for start, end in runs:
-            self._add(start, end)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[int]:
-        for start, end in self._end_of.items():
-            yield from range(start, end)
-
-    def take(self, n: int) -> list[int]:
-        """Take ``n`` slots; the caller knows that there are as many."""
-        taken: list[int] = []
-        while wanted := n - len(taken):
-            start, end = self._best(wanted)
-            cut = min(start + wanted, end)
-            self._remove(start, end)
-            if cut < end:
-                self._add(cut, end)
-            taken.extend(range(start, cut))
-        return taken
-
-    def _best(self, wanted: int) -> tuple[int, int]:
-        at = min(bisect_left(self._lengths, wanted), len(self._lengths) - 1)
-        start = next(reversed(self._starts[self._lengths[at]]))
-        return start, self._end_of[start]
-
-    def give(self, slots: Iterable[int]) -> None:
-        """Add slots that are not free."""
-        for start, end in _runs(sorted(slots)):
-            first, behind = self._start_of.get(start, start), self._end_of.get(end, end)
-            if first < start:
-                self._remove(first, start)
-            if behind > end:
-                self._remove(end, behind)
-            self._add(first, behind)
-
-    def _add(self, start: int, end: int) -> None:
-        length = end - start
-        self._end_of[start], self._start_of[end] = end, start
-        if length not in self._starts:
-            self._starts[length] = {}
-            insort(self._lengths, length)
-        self._starts[length][start] = None
-        self._count += length
-
-    def _remove(self, start: int, end: int) -> None:
-        length = end - start
-        del self._end_of[start], self._start_of[end], self._starts[length][start]
-        if not self._starts[length]:
-            del self._starts[length], self._lengths[bisect_left(self._lengths, length)]
-        self._count -= length
-
-    def validate(self) -> None:
-        """Check that the tables agree and neighbouring runs are one; raises InvariantError."""
-        runs = sorted(self._end_of.items())
-        by_length = [(start, start + n) for n, starts in self._starts.items() for start in starts]
-        checks = {
-            "ends": {end: start for start, end in runs} == self._start_of,
-            "lengths": sorted(by_length) == runs and sorted(self._starts) == self._lengths,
-            "count": sum(end - start for start, end in runs) == self._count,
-            "neighbours are one run": all(a[1] < b[0] for a, b in pairwise(runs)),
-        }
-        for invariant, holds in checks.items():
-            if not holds:
-                raise InvariantError(f"free slots: {invariant}: violated")
-
-
-def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Runs of neighbours, each as its first slot and the one behind it, in ascending slots."""
-    start = 0
-    for at in range(1, len(slots) + 1):
-        if at == len(slots) or slots[at] != slots[at - 1] + 1:
-            yield slots[start], slots[at - 1] + 1
-            start = at
-
-
-def _gaps(taken: Iterable[int], slots: int) -> Iterator[tuple[int, int]]:
-    """Runs of the slots from 0 to ``slots - 1`` that are not ``taken``, which are in any order."""
-    marks = bytearray(slots + 1)
-    marks[slots] = 1
-    for slot in taken:
-        marks[slot] = 1
-    start = marks.find(0)
-    while start >= 0:
-        end = marks.find(1, start)
-        yield start, end
-        start = marks.find(0, end)
 
 
 class WriteBudget:
@@ -352,6 +264,11 @@ class WriteBudget:
         return True
 
 
+def slack_bytes(slots: Mapping[int, int]) -> int:
+    """What lies around records and index: the namespace, its two small files, the directories."""
+    return (4 + len(slots)) * BLOCK_BYTES
+
+
 def split_capacity(
     capacity: int,
     demand: Mapping[int, tuple[int, int]],
@@ -374,7 +291,7 @@ def split_capacity(
     def size(scale: int) -> int:
         slots = share(scale)
         records = sum(slots[group] * nbytes for group, (_, nbytes) in demand.items())
-        return records + index_bytes(slots) + SLACK_BYTES
+        return records + index_bytes(slots) + slack_bytes(slots)
 
     if size(1) > capacity:
         raise ConfigError("capacity", capacity, f"at least {size(1)} bytes, a slot for each group")

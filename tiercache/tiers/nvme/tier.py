@@ -12,12 +12,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import NamedTuple
 
-from tiercache.blocks import GROUP_SUFFIX_BYTES, GroupSpec, Key, group_suffix, key_hash
+from tiercache.blocks import GROUP_SUFFIX_BYTES, GroupSpec, Key, by_group, group_suffix, key_hash
 from tiercache.errors import TierCacheError
 from tiercache.tierconfig import NvmeConfig
 from tiercache.tiers.base import Batch, Done, SecondaryTier, SlotMemory, TierStats
@@ -25,8 +23,10 @@ from tiercache.tiers.nvme.breaker import Breaker
 from tiercache.tiers.nvme.disk import Disk, Group
 from tiercache.tiers.nvme.index import HASH_BYTES, Entry, Location
 from tiercache.tiers.nvme.io import IOEngine, in_thread
+from tiercache.tiers.nvme.records import DiskFullError
 from tiercache.tiers.nvme.segments import SEGMENT_BYTES
 from tiercache.tiers.nvme.space import WriteBudget
+from tiercache.tiers.nvme.transfers import Job, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -35,29 +35,8 @@ HUNG_S = 30.0
 #: How long ``close`` lets waiting stores go on, and then running ones.
 CLOSE_S = 3.0
 REPORT_INTERVAL_S = 10.0
-
-
-@dataclass(eq=False, slots=True)
-class Job:
-    """A batch on its way: how many parts are still out, and what became of the others."""
-
-    batch: Batch
-    disk: list[int]
-    loads: bool
-    era: int
-    started: float
-    parts: int = 1
-    failed: list[Key] = field(default_factory=list)
-
-
-class Outcome(NamedTuple):
-    """What an I/O thread reports of a part of a job: its ``keys``, and those that ``failed``."""
-
-    job: Job
-    keys: Sequence[Key]
-    failed: Sequence[Key] = ()
-    error: Exception | None = None
-    checksums: Sequence[int] = ()
+#: How long a full disk is not asked for more, while what is allocated there is used again.
+GROWTH_PAUSE_S = 10.0
 
 
 class NvmeTier(SecondaryTier):
@@ -103,7 +82,11 @@ class NvmeTier(SecondaryTier):
         self._era = 0
         self._rate: float | None = None
         self._next_report = self._heard = -inf
-        self._to_clear = self._clearing = False
+        self._full_at: float | None = None
+        """When the disk was found full, if part of the slots is withheld since."""
+        self._cleared = 0
+        """The era of which the index knows."""
+        self._clearing = self._closed = False
         self._disk = Disk(config, fingerprint, memory, groups, slots, segment_bytes=segment_bytes)
         self._groups = self._disk.groups
         self._removals = self._disk.stale
@@ -115,7 +98,11 @@ class NvmeTier(SecondaryTier):
         self._readable = self._published
         """What can be loaded: everything, or nothing while reads rest."""
         self._index_lock = asyncio.Lock()
-        self._engine = IOEngine(config.queue_depth, f"tiercache-{name}")
+        try:
+            self._engine = IOEngine(config.queue_depth, f"tiercache-{name}")
+        except BaseException:
+            self._disk.close()
+            raise
         logger.info("tiercache tier %s: %s", name, self._disk.describe())
 
     # --- what is there
@@ -125,51 +112,56 @@ class NvmeTier(SecondaryTier):
         return slot_of is not None and key in slot_of
 
     def missing(self, keys: Collection[Key]) -> list[Key]:
-        by_suffix: dict[bytes, list[Key]] = {}
-        for key in keys:
-            by_suffix.setdefault(key[-GROUP_SUFFIX_BYTES:], []).append(key)
-        groups = {group_suffix(group_id): group for group_id, group in self._groups.items()}
-        absent = {key for s, run in by_suffix.items() for key in groups[s].table.missing(run)}
+        sorted_out = by_group(keys).items()
+        absent = {key for g, run in sorted_out for key in self._groups[g].table.missing(run)}
         return [key for key in keys if key in absent]
 
     def touch(self, keys: Collection[Key]) -> None:
-        for group, known in self._known(keys):
-            group.table.policy.touch(known)
+        self._superseded.difference_update(keys)
+        for group_id, run in by_group(keys).items():
+            self._groups[group_id].table.policy.touch(run)
 
     def demote(self, keys: Collection[Key]) -> None:
-        for group, known in self._known(keys):
-            group.table.policy.demote(known)
-            self._superseded.update(filter(group.table.writing.__contains__, keys))
-
-    def _known(self, keys: Collection[Key]) -> list[tuple[Group, list[Key]]]:
-        slot_of = ((g, g.table.slot_of) for g in self._groups.values())
-        return [(group, [key for key in keys if key in known]) for group, known in slot_of]
+        for group_id, run in by_group(keys).items():
+            table = self._groups[group_id].table
+            table.policy.demote(run)
+            self._superseded.update(filter(table.writing.__contains__, run))
 
     # --- jobs
 
     def store(self, batch: Batch) -> bool:
         group = self._groups[batch.group_id]
-        keys = [key for key in batch.keys if len(key_hash(key)) <= HASH_BYTES]
-        nbytes = len(keys) * group.records.record_bytes
         now = self._now()
-        allowed = len(keys) == len(batch.keys) and self._writing.allows(now) and not self._to_clear
-        if not allowed or not group.table.room(len(keys)) or not self._budget.take(nbytes, now):
+        if not self._accepts(group, batch, now) or not self._write(group, batch, now):
             self._counters["declined"] += len(batch.keys)
             return False
-        allocation = group.table.allocate(keys)
+        return True
+
+    def _accepts(self, group: Group, batch: Batch, now: float) -> bool:
+        count = len(batch.keys)
+        return (
+            self._writing.allows(now)
+            and self._cleared == self._era
+            and all(0 < len(key_hash(key)) <= HASH_BYTES for key in batch.keys)
+            and len(group.table.missing(batch.keys)) == count
+            and group.table.room(count)
+            and self._budget.take(count * group.records.record_bytes, now)
+        )
+
+    def _write(self, group: Group, batch: Batch, now: float) -> bool:
+        """Give the keys slots and a job; False if that will never run."""
+        allocation = group.table.allocate(batch.keys)
         assert allocation is not None
         self._counters["evicted"] += len(allocation.evicted)
-        self._removals |= group.locations(list(allocation.evicted.values()))
-        job = Job(batch, allocation.slots, loads=False, era=self._era, started=now)
-        stamps = range(self._stamp, self._stamp + len(keys))
-        self._stamp += len(keys)
-        removals, self._removals = self._removals, set()
-        if not self._engine.submit(
-            partial(self._store, group, job, stamps, removals), urgent=False
-        ):
-            group.table.abandon(keys)
-            self._removals = removals
+        self._removals |= group.locations(allocation.evicted.values())
+        job = Job(batch, batch.keys, allocation.slots, loads=False, era=self._era, started=now)
+        stamps = range(self._stamp, self._stamp + len(batch.keys))
+        self._stamp += len(batch.keys)
+        store = partial(self._store, group, job, stamps, self._removals)
+        if not self._engine.submit(store, urgent=False):
+            group.table.abandon(batch.keys)
             return False
+        self._removals = set()
         self._jobs[job] = None
         return True
 
@@ -207,7 +199,8 @@ class NvmeTier(SecondaryTier):
         pairs = zip(batch.keys, batch.slots, strict=True)
         here = {key: slot for key, slot in pairs if self.has(key)}
         keys, slots = list(here), list(here.values())
-        job = Job(batch, group.table.hold(keys), loads=True, era=self._era, started=self._now())
+        disk = group.table.hold(keys)
+        job = Job(batch, keys, disk, loads=True, era=self._era, started=self._now())
         parts = list(group.records.parts(job.disk))
         job.parts = len(parts) + 1
         self._jobs[job] = None
@@ -240,17 +233,21 @@ class NvmeTier(SecondaryTier):
         now = self._now()
         ended = []
         while self._outcomes:
-            self._heard = now
             outcome = self._outcomes.popleft()
             outcome.job.parts -= 1
             outcome.job.failed += outcome.failed
-            if outcome.keys:
+            if outcome.keys:  # else it does not come from the device
+                self._heard = now
                 self._judge(outcome, now)
             if not outcome.job.parts:
                 ended.append(self._end(outcome, now))
+            if isinstance(outcome.error, DiskFullError):
+                self._make_do(self._groups[outcome.job.batch.group_id], now)
         if self._jobs and now - max(self._heard, next(iter(self._jobs)).started) > HUNG_S:
             self._rest(TierCacheError(f"no answer for {HUNG_S:.0f} s"), now)
-        if self._to_clear:
+        if self._full_at is not None and abs(now - self._full_at) >= GROWTH_PAUSE_S:
+            self._grow()
+        if self._cleared != self._era:
             self._clear_index()
         self._readable = self._published if self._reading.allows(now) else {}
         return ended
@@ -269,8 +266,18 @@ class NvmeTier(SecondaryTier):
         self._counters["failed"] += len(outcome.failed)
         verb = "read" if outcome.job.loads else "stored"
         self._report("%d blocks were not %s: %s", len(outcome.failed), verb, outcome.error)
-        if breaker.failed(now):
+        if not isinstance(outcome.error, DiskFullError) and breaker.failed(now):
             logger.warning("tiercache tier %s: blocks are not %s for a while", self.name, verb)
+
+    def _make_do(self, group: Group, now: float) -> None:
+        """Go on with the slots that have a place on disk; more is tried later."""
+        group.table.withhold(group.records.lacking())
+        self._full_at = now
+
+    def _grow(self) -> None:
+        self._full_at = None
+        for group in self._groups.values():
+            group.table.bring_back()
 
     def _rest(self, error: Exception, now: float) -> None:
         """Leave the whole device alone for a while."""
@@ -290,49 +297,53 @@ class NvmeTier(SecondaryTier):
         if job.loads:
             self._loaded(group, job)
         elif job.failed or job.era != self._era:
-            group.table.abandon(job.batch.keys)
+            group.table.abandon(job.keys)
         else:
             self._stored(group, job, outcome.checksums)
+        if not job.loads:
+            self._superseded.difference_update(job.keys)
         count = len(job.batch.keys) - len(job.failed)
         nbytes = count * group.records.record_bytes
         what = "loaded" if job.loads else "stored"
         self._counters.update({what: count, f"{what}_bytes": nbytes})
-        seconds = now - job.started
-        if job.loads and nbytes and seconds > 0:
+        seconds = max(0.0, now - job.started)
+        if job.loads and nbytes and seconds:
             rate = nbytes / seconds
             self._rate = rate if self._rate is None else self._rate + (rate - self._rate) / 8
         return Done(job.batch.job_id, job.failed, nbytes, seconds)
 
     def _loaded(self, group: Group, job: Job) -> None:
-        if job.era == self._era:
-            dropped = group.table.drop(job.failed)
-            self._removals |= group.locations(list(dropped.values()))
-        group.table.release(key for key in job.batch.keys if key in group.table.held)
+        failed, slot_of = set(job.failed), group.table.slot_of
+        # Not what was stored anew meanwhile: after a clear, or after another job dropped it.
+        pairs = zip(job.keys, job.disk, strict=True)
+        bad = [key for key, slot in pairs if key in failed and slot_of.get(key) == slot]
+        dropped = group.table.drop(bad)
+        self._removals |= group.locations(dropped.values())
+        group.table.release(job.keys)
 
     def _stored(self, group: Group, job: Job, checksums: Sequence[int]) -> None:
         for slot, checksum in zip(job.disk, checksums, strict=True):
             group.checksums[slot] = checksum
-        published = set(group.table.publish(job.batch.keys))
-        pairs = zip(job.batch.keys, job.disk, strict=True)
-        self._removals |= group.locations([slot for key, slot in pairs if key not in published])
-        superseded = self._superseded & published
-        group.table.policy.demote([key for key in job.batch.keys if key in superseded])
-        self._superseded -= superseded
+        group.table.publish(job.keys)
+        group.table.policy.demote([key for key in job.keys if key in self._superseded])
 
     # --- the whole tier
 
     def clear(self) -> None:
+        if self._closed:  # the files may be another process's
+            return
         self._era += 1
         for group in self._groups.values():
             group.table.drop([*group.table.slot_of, *group.table.writing])
         self._removals.clear()
-        self._to_clear = True
         self._clear_index()
 
     def _clear_index(self) -> None:
         """Nothing is stored until this is done: it would go as well."""
         if not self._clearing:
-            self._clearing = self._engine.submit(self._clear, urgent=True)
+            self._clearing = True
+            if not self._engine.submit(self._clear, urgent=True):
+                self._clearing = False
 
     async def _clear(self) -> None:
         era = self._era
@@ -342,7 +353,7 @@ class NvmeTier(SecondaryTier):
         except TierCacheError as error:
             self._report("%s", error)
         else:
-            self._to_clear = era != self._era
+            self._cleared = era
         finally:
             self._clearing = False
 
@@ -363,15 +374,19 @@ class NvmeTier(SecondaryTier):
         )
 
     def close(self) -> None:
+        if self._closed:
+            return
         self._published = self._readable = {}
-        deadline = self._now() + CLOSE_S
-        while self._engine.pending and self._now() < deadline:
+        deadline = time.monotonic() + CLOSE_S
+        while self._engine.pending and time.monotonic() < deadline:
             time.sleep(0.001)
         if not self._engine.close(CLOSE_S):
             # A call that hangs owns its descriptor and its memory: nothing can be closed.
             logger.warning("tiercache tier %s: the device hangs, left open", self.name)
             return
         with suppress(TierCacheError):
+            if self._cleared != self._era:
+                self._disk.index.clear()
             self._disk.index.update(dict.fromkeys(self._removals))
-        self._removals.clear()
         self._disk.close()
+        self._closed = True
