@@ -98,3 +98,22 @@ def test_what_is_still_being_written_is_said() -> None:
     assert explain(cache, MAIN[:4]) == (
         "restores 64 tokens up to 64 once they are written; nothing was missing"
     )
+
+
+def test_what_another_tier_could_not_read_is_said() -> None:
+    cache = make_cache()
+    turn(cache.primary, MAIN[:4], 4)
+    lost = keys([MAIN[4]], FULL)
+    cache.journal.note_unreadable(lost, "nvme0")
+    assert explain(cache, MAIN[:6]) == (
+        "restores 64 tokens up to 64: block of group 0 at 80 tokens could not be read from nvme0"
+        " 13:21:01"
+    )
+
+
+def test_what_was_decided_about_other_tiers_is_said() -> None:
+    cache = make_cache()
+    request = cache.open("", MAIN[:1])
+    request.remark = "to read more would take longer than to compute it"
+    plan = cache.plan(request, limit=BLOCK)
+    assert cache.explain(request, plan).endswith(f"; {request.remark}")

@@ -162,7 +162,8 @@ class TieredCache:
 
     def explain(self, request: Request, plan: RestorePlan) -> str:
         """One sentence on what ``plan`` restores and what ended it."""
-        return explain(plan, request.lineage, self.groups, self.journal.fate)
+        sentence = explain(plan, request.lineage, self.groups, self.journal.fate)
+        return f"{sentence}; {request.remark}" if request.remark else sentence
 
     def state(self, key: Key) -> Presence:
         """Whether ``key`` is missing, being written, or ready."""

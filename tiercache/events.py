@@ -41,10 +41,14 @@ class Event(NamedTuple):
 
 
 class Fate(NamedTuple):
-    """How an entry was lost: ``when`` in seconds of the journal's clock, ``by`` which request."""
+    """How an entry was lost: ``when`` in seconds of the journal's clock.
+
+    ``by`` is the request that it was evicted for, or the tier in which it was ``unreadable``.
+    """
 
     when: float
     by: str
+    unreadable: bool = False
 
 
 Listener = Callable[[Event], None]
@@ -71,18 +75,22 @@ class Journal:
             return
         self.counters.setdefault(group_id, Counter())[kind] += len(keys)
         if kind in (EventKind.EVICTED_LIVE, EventKind.EVICTED_DEMOTED):
-            self._remember(keys, request_id)
+            self._remember(keys, Fate(self._clock(), request_id))
         event = Event(kind, group_id, keys, request_id)
         for listener in self.listeners:
             listener(event)
 
-    def _remember(self, keys: Collection[Key], request_id: str) -> None:
+    def note_unreadable(self, keys: Collection[Key], tier: str) -> None:
+        """Remember that ``tier`` had keys whose bytes could not be read or did not verify."""
+        self._remember(keys, Fate(self._clock(), tier, unreadable=True))
+
+    def _remember(self, keys: Collection[Key], fate: Fate) -> None:
         if len(self._recent) + len(keys) > REMEMBERED_EVICTIONS:
             self._recent, self._older = {}, self._recent
-        self._recent.update(dict.fromkeys(keys, Fate(self._clock(), request_id)))
+        self._recent.update(dict.fromkeys(keys, fate))
 
     def fate(self, key: Key) -> Fate | None:
-        """How ``key`` was evicted last, if that is still remembered."""
+        """How ``key`` was lost last, if that is still remembered."""
         return self._recent.get(key) or self._older.get(key)
 
     def count(self, group_id: int, kind: EventKind) -> int:

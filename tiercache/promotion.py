@@ -69,6 +69,7 @@ class Promotion:
 class Load:
     """One job of a tier: ``keys[i]`` into ``slots[i]``, and who waits for it."""
 
+    tier: str
     group_id: int
     keys: list[Key]
     slots: list[int]
@@ -128,6 +129,7 @@ class Promoter:
             return None
         if promotion.running:
             self.late += 1
+            request.remark = f"a secondary tier did not deliver within {self._patience_s:g} s"
             self._let_go(promotion)
         plan = self._primary.plan(request, start=start, limit=limit, without=self._loads)
         if self._may_try(promotion, plan, now):
@@ -177,6 +179,7 @@ class Promoter:
             promotion.boundary = 0
         elif not self._is_worth_it(promotion.gain, absent):
             promotion.boundary = 0
+            promotion.request.remark = "to read more would take longer than to compute it"
             self.unworthy += 1
         else:
             promotion.todo = _last(list(chain.from_iterable(absent.values())), needed)
@@ -256,7 +259,7 @@ class Promoter:
         slots = dict(zip(reservation.keys, reservation.slots, strict=True))
         for tier, keys in sources.items():
             for group_id, run in by_group(keys).items():
-                load = Load(group_id, run, [slots[key] for key in run], {promotion})
+                load = Load(tier.name, group_id, run, [slots[key] for key in run], {promotion})
                 promotion.loads.add(load)
                 self._loads.update(dict.fromkeys(run, load))
                 self._jobs.load(tier, group_id, run, load.slots, partial(self._loaded, load))
@@ -269,7 +272,9 @@ class Promoter:
             del self._loads[key]
         failed = frozenset(done.failed)
         good = [key for key in load.keys if key not in failed]
-        self._primary.fail([key for key in load.keys if key in failed])
+        bad = [key for key in load.keys if key in failed]
+        self._primary.fail(bad)
+        self._primary.journal.note_unreadable(bad, load.tier)
         self._primary.commit(good, EventKind.PROMOTED)
         for promotion in load.promotions:
             promotion.loads.discard(load)

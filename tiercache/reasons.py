@@ -78,4 +78,6 @@ def _told(fate: Fate | None) -> str:
     if fate is None:
         return "was never stored"
     when = time.strftime("%H:%M:%S", time.localtime(fate.when))
+    if fate.unreadable:
+        return f"could not be read from {fate.by} {when}"
     return f"was evicted {when} by a store of {fate.by or 'an unknown request'}"

@@ -10,7 +10,16 @@ from tiercache.blocks import BlockHash, Key, Lineage, key_hash
 class Request:
     """One request: its lineage, what it used, and how much of it is in flight."""
 
-    __slots__ = ("finished", "lineage", "promoted", "request_id", "states", "storing", "used")
+    __slots__ = (
+        "finished",
+        "lineage",
+        "promoted",
+        "remark",
+        "request_id",
+        "states",
+        "storing",
+        "used",
+    )
 
     def __init__(self, request_id: str, lineage: Lineage) -> None:
         self.request_id = request_id
@@ -24,6 +33,8 @@ class Request:
         self.finished = False
         self.promoted: set[Key] = set()
         """What was brought from other tiers for it."""
+        self.remark = ""
+        """Why it was not brought more, if that was a decision."""
 
     def use(self, group_id: int, keys: Collection[Key]) -> None:
         """Note keys of a group, given in prefix order, as used; known ones keep their note.
