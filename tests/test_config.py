@@ -112,7 +112,7 @@ WRONG: dict[str, list[object]] = {
     "cpu_bytes_to_use": [None, True, "", "lots", [], {}, 0, -1, 0.5, math.nan, math.inf],
     "block_size": [True, "16", 16.0, 0, -16, []],
     "blocks_per_chunk": [False, "2", 2.0, 0, -2],
-    "eviction_policy": [None, "", "LRU", "cost", "fifo", 1, ["lru"]],
+    "eviction_policy": [None, "", "LRU", "fifo", 1, ["lru"]],
     "demote_superseded_states": [None, 0, 1, "true", "false", []],
     "demote_keep_blocks": [None, True, "3", 3.0, 0, -3],
     "demote_forks": [None, 0, 1, "no"],
@@ -171,7 +171,7 @@ def test_refused_with_key_value_and_what_is_allowed(key: str, value: object) -> 
     ("key", "value", "allowed"),
     [
         ("cpu_bytes_to_use", "64 G", "KiB, MiB, GiB, TiB (powers of 1024)"),
-        ("eviction_policy", "fifo", "'lru' or 'arc'"),
+        ("eviction_policy", "fifo", "'lru' or 'arc' or 'cost'"),
         ("restore", "never", "'auto' or 'always'"),
         ("offload_prompt_only", "false", "true or false"),
         ("demote_keep_blocks", 0, "an integer of at least 1"),
@@ -279,7 +279,7 @@ def test_key_that_resembles_none_lists_all(key: str) -> None:
     ("key", "advice"),
     [
         ("backpressure", "queue_depth and write_budget"),
-        ("cache_policy_module_path", "use eviction_policy, one of lru, arc"),
+        ("cache_policy_module_path", "use eviction_policy, one of lru, arc, cost"),
         ("canonical_layout", "leave it out"),
         ("mamba_checkpoint_stride", "--prefix-cache-retention-interval"),
         ("tier_poll_interval_s", "leave it out"),

@@ -54,12 +54,15 @@ class CheckpointTree:
 
     Invariant: a leaf is never demoted, so every child of a checkpoint stands for a live
     continuation. Locking: none, as for the pools. A lookup walks the lineage backwards from its
-    end to the first checkpoint: O(hashes) dictionary reads.
+    end to the first checkpoint: O(hashes) dictionary reads. Siblings, of which a system prompt has
+    thousands, are only gone through for one that goes between them and their parent.
     """
 
     def __init__(self) -> None:
         self._root = Checkpoint((), -1)
         self._nodes: dict[BlockHash, Checkpoint] = {}
+        self._passing: Counter[BlockHash] = Counter()
+        """How many checkpoints are reached through a block from the one before it."""
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -95,11 +98,23 @@ class CheckpointTree:
         """Add the checkpoint that ends at hash ``index`` of ``lineage``, between its neighbours."""
         node = Checkpoint(lineage.hashes, index)
         parent = self._deepest(lineage.hashes, index)
-        for child in [child for child in parent.children if node.leads_to(child)]:
-            child.attach(node)
+        if self._passing[node.block_hash]:
+            for child in [child for child in parent.children if node.leads_to(child)]:
+                child.attach(node)
         node.attach(parent)
         self._nodes[node.block_hash] = node
+        self._pass(node, parent, 1 - len(node.children))
         return node
+
+    def _pass(self, node: Checkpoint, parent: Checkpoint, more: int) -> None:
+        """Count ``more`` checkpoints behind each block from ``parent`` to ``node``."""
+        passing = self._passing
+        for block_hash in node.hashes[parent.index + 1 : node.index + 1] if more else ():
+            count = passing.get(block_hash, 0) + more
+            if count:
+                passing[block_hash] = count
+            else:
+                del passing[block_hash]
 
     def remove(self, node: Checkpoint) -> Checkpoint:
         """Take ``node`` out and hand its children to its parent.
@@ -110,6 +125,7 @@ class CheckpointTree:
         assert parent is not None
         del self._nodes[node.block_hash]
         parent.children.discard(node)
+        self._pass(node, parent, len(node.children) - 1)
         for child in list(node.children):
             child.attach(parent)
         return parent
@@ -139,16 +155,16 @@ class CheckpointTree:
         if node.children:
             return 0, 0
         assert node.parent is not None
-        start = node.parent.index + 1
-        for sibling in node.parent.children:
-            if sibling is not node:
-                start = _first_difference(node.hashes, sibling.hashes, start)
+        passing = self._passing
+        own = range(node.parent.index + 1, node.index + 1)
+        start = own.start + bisect_left(own, 1, key=lambda i: passing[node.hashes[i]] == 1)
         for lineage in running:
             start = _first_difference(node.hashes, lineage.hashes, start)
         return start, len(node.hashes)
 
     def clear(self) -> None:
         self._nodes.clear()
+        self._passing.clear()
         self._root.children.clear()
 
     def validate(self) -> None:
@@ -156,6 +172,8 @@ class CheckpointTree:
         children = [child for node in (self._root, *self) for child in node.children]
         if Counter(children) != Counter(self):
             raise InvariantError("checkpoints: each is a child once: violated")
+        if self._passing != self._recount():
+            raise InvariantError("checkpoints: those behind a block are counted: violated")
         for block_hash, node in self._nodes.items():
             parent = node.parent
             checks = {
@@ -167,6 +185,10 @@ class CheckpointTree:
             for invariant, holds in checks.items():
                 if not holds:
                     raise InvariantError(f"checkpoint {block_hash.hex()}: {invariant}: violated")
+
+    def _recount(self) -> Counter[BlockHash]:
+        before = ((node, -1 if node.parent is None else node.parent.index) for node in self)
+        return Counter(h for node, index in before for h in node.hashes[index + 1 : node.index + 1])
 
 
 def _first_difference(a: Sequence[BlockHash], b: Sequence[BlockHash], start: int) -> int:

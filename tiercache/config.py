@@ -28,7 +28,7 @@ from tiercache.tierconfig import (
 
 Restore = Literal["auto", "always"]
 
-EVICTION_POLICIES: Final = ("lru", "arc")
+EVICTION_POLICIES: Final = ("lru", "arc", "cost")
 REFERENCE_TOKENS_ALLOWED: Final = (
     "an integer, in tokens; mamba_state_slots_reference_tokens must be positive"
 )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from tiercache.blocks import BlockHash, GroupKind, Key, key_hash, make_key
 from tiercache.checkpoints import Checkpoint, CheckpointTree
 from tiercache.events import EventKind, Journal
+from tiercache.policies.cost import checkpoint_worth
 from tiercache.requests import Request
 from tiercache.slots import SlotPool
 
@@ -22,7 +23,7 @@ class Demoter:
         journal: told of every demotion.
         tokens_per_hash: tokens that one block hash stands for.
         demote: whether superseded states and stranded blocks are demoted; the rest of a broken
-            checkpoint always is.
+            checkpoint always is. Policies that appraise weigh superseded states themselves.
         keep_blocks: how many blocks before the newest state keep theirs.
         demote_forks: whether a checkpoint with several continuations can be superseded.
 
@@ -77,12 +78,13 @@ class Demoter:
             return
         node = self.tree.add(request.lineage, index)
         self._touch(node)
+        self._appraise(node, node.parent, *node.children)
         self._reconsider(node.parent)
         self.supersede(request)
 
     def supersede(self, request: Request) -> None:
         """Demote the checkpoints that the newest one on the request's lineage replaces."""
-        if not self._demote or not self._states:
+        if not self._demote or not self._states or self._states[0].policy.appraises:
             return
         block = self._states[0].spec.tokens_per_chunk // self._tokens_per_hash
         nodes = self.tree.superseded(
@@ -104,6 +106,7 @@ class Demoter:
         if pool.spec.kind is GroupKind.STATE:
             for node in filter(None, map(self.tree.get, map(key_hash, keys))):
                 self._undo_demotion(node)
+                self._appraise(node)
 
     def _reconsider(self, node: Checkpoint | None) -> None:
         """Undo a demotion that no longer holds: ``node`` is the newest again, or became a fork."""
@@ -128,13 +131,30 @@ class Demoter:
         if node is None:
             return
         if self.is_reachable(block_hash, self.elsewhere):
-            self._reconsider(self.tree.remove(node))
+            self._remove(node)
             return
         stranded = self.tree.stranded(node, [other.lineage for other in running])
-        self._reconsider(self.tree.remove(node))
+        self._remove(node)
         self.discard(request, node.block_hash)
         if self._demote:
             self._strand(request, node, *stranded)
+
+    def _remove(self, node: Checkpoint) -> None:
+        children = list(node.children)
+        parent = self.tree.remove(node)
+        self._appraise(parent, *children)
+        self._reconsider(parent)
+
+    def _appraise(self, *nodes: Checkpoint | None) -> None:
+        """Tell the policies what checkpoints are worth, since their neighbours have changed."""
+        pools = [pool for pool in self._states if pool.policy.appraises]
+        for node in nodes if pools else ():
+            if node is None or node.parent is None:
+                continue
+            saved = (node.index - node.parent.index) * self._tokens_per_hash
+            worth = checkpoint_worth(saved, len(node.children))
+            for pool in pools:
+                pool.policy.appraise(make_key(node.block_hash, pool.spec.group_id), worth)
 
     def discard(self, request: Request, block_hash: BlockHash) -> None:
         """Make the remaining members of a broken checkpoint the next victims of their groups.
@@ -146,6 +166,20 @@ class Demoter:
         for pool, key in self.members(block_hash):
             demoted = pool.policy.demote((key,), first=True)
             self._record(EventKind.STRANDED, pool, demoted, request)
+
+    def cut(self, request: Request, blocks: Iterable[Key]) -> None:
+        """Attention blocks were evicted: the checkpoints that end with them go next.
+
+        A prefix shrinks from its end, so these are the first that cannot be served any more.
+        """
+        if not self._demote:
+            return
+        ends = {key_hash(key) for key in blocks if not self.elsewhere(key)}
+        for block_hash in ends & self.tree.hashes:
+            for pool, key in self.members(block_hash):
+                pool.policy.appraise(key, 0.0)
+                demoted = pool.policy.demote((key,), first=True)
+                self._record(EventKind.STRANDED, pool, demoted, request)
 
     def _strand(self, request: Request, node: Checkpoint, start: int, end: int) -> None:
         """Demote the attention blocks at ``start <= index < end``, the end of the prefix first."""

@@ -30,6 +30,9 @@ from tiercache.requests import Request
 from tiercache.restore import Lookup, Planner, RestorePlan
 from tiercache.slots import Presence, SlotCounts, SlotPool
 
+# As in ``slots``: looking up the names takes longer than looking up the key.
+_MISSING, _STORING, _READY = Presence.MISSING, Presence.STORING, Presence.READY
+
 Has = Callable[[Key], bool]
 
 
@@ -70,7 +73,7 @@ class PrimaryTier:
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.pools = {
-            group.group_id: SlotPool(group, capacity, make_policy(policy, capacity))
+            group.group_id: SlotPool(group, capacity, make_policy(policy, capacity, group.kind))
             for group in groups
             for capacity in (slots[group.group_id],)
         }
@@ -137,7 +140,7 @@ class PrimaryTier:
         if that was brought here. What is ``without``, in flight, does not count as here.
         """
         lookups = {
-            group_id: Lookup(pool.ready, partial(_unready, pool.storing, elsewhere, without))
+            group_id: Lookup(pool.ready, _unready(pool.storing, elsewhere, without))
             for group_id, pool in self.pools.items()
         }
         boundaries = partial(self._boundaries, request.lineage, elsewhere)
@@ -305,6 +308,8 @@ class PrimaryTier:
         if pool.spec.kind is GroupKind.STATE:
             for key in evicted.keys:
                 self._demoter.lose(request, key_hash(key), self._open)
+        elif pool.spec.kind is GroupKind.FULL:
+            self._demoter.cut(request, evicted.keys)
 
     def _record(
         self, kind: EventKind, pool: SlotPool, keys: list[Key], request: Request | None = None
@@ -363,12 +368,16 @@ class PrimaryTier:
 
 
 def _unready(
-    storing: Container[Key], elsewhere: Has | None, without: Container[Key], key: Key
-) -> Presence:
+    storing: Container[Key], elsewhere: Has | None, without: Container[Key]
+) -> Callable[[Key], Presence]:
     """What makes up for a key that is not ready; what is ``without`` is being stored."""
-    if key in storing and key not in without:
-        return Presence.STORING
-    return Presence.READY if elsewhere and elsewhere(key) else Presence.MISSING
+
+    def unready(key: Key) -> Presence:
+        if key in storing and key not in without:
+            return _STORING
+        return _READY if elsewhere and elsewhere(key) else _MISSING
+
+    return unready
 
 
 def _difference(keys: list[Key], without: list[Key]) -> list[Key]:

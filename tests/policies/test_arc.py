@@ -121,7 +121,7 @@ def test_a_key_evicted_too_long_ago_is_new(arc: ARC) -> None:
     assert arc.target == 0
 
 
-@pytest.mark.parametrize(("hit", "expected"), [(True, "bcda"), (False, "bacd")])
+@pytest.mark.parametrize(("hit", "expected"), [(True, "bcda"), (False, "abcd")])
 def test_only_a_hit_counts_as_seen_again(arc: ARC, hit: bool, expected: str) -> None:
     arc.pin([A], hit=hit)
     arc.unpin([A])

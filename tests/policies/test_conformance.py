@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every eviction policy promises, whatever its order: `tiercache.policies.base.Policy`."""
+"""What every eviction policy promises: `tiercache.policies.base.Policy`.
+
+Keys of equal worth go by recency, whatever else decides.
+"""
 
 from string import ascii_lowercase
 
@@ -30,7 +33,7 @@ def order(policy: Policy) -> str:
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"eviction_policy: 'fifo'.* arc, lru"):
+    with pytest.raises(ConfigError, match=r"eviction_policy: 'fifo'.* arc, cost, lru"):
         make_policy("fifo", CAPACITY)
 
 
@@ -168,6 +171,11 @@ class AnyPolicy(RuleBasedStateMachine):
         demoted = self.policy.demote(some, first=first)
         assert set(demoted) <= self.ordered | self.pinned
         assert all(map(self.policy.is_demoted, demoted))
+
+    @rule(some=some, worth=st.integers(0, 3))
+    def appraise(self, some: list[Key], worth: int) -> None:
+        for one in some:
+            self.policy.appraise(one, worth)
 
     @rule(some=some, hit=st.booleans())
     def pin(self, some: list[Key], hit: bool) -> None:

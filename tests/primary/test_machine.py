@@ -23,8 +23,10 @@ from tests.core_helpers import (
     turn,
 )
 from tiercache.blocks import BlockHash, Key
+from tiercache.checkpoints import Checkpoint
 from tiercache.errors import InvariantError
 from tiercache.policies import POLICIES
+from tiercache.policies.cost import Cost, checkpoint_worth
 from tiercache.primary import PrimaryTier
 from tiercache.requests import Request
 
@@ -46,6 +48,7 @@ class Conversations(RuleBasedStateMachine):
         self.running: list[Request] = []
         self.stores: list[list[Key]] = []
         self.loads: list[list[Key]] = []
+        self.cut: set[Checkpoint] = set()
 
     @initialize(
         policy=st.sampled_from(sorted(POLICIES)),
@@ -122,6 +125,15 @@ class Conversations(RuleBasedStateMachine):
             self.tier.reset()
             self.stores, self.loads = [], []
 
+    def whole(self) -> list[Checkpoint]:
+        """Checkpoints that were never cut off from the attention blocks that they end with."""
+        cut = self.cut
+        for node in self.tier.tree:
+            [end] = keys([node.block_hash], FULL)
+            if end not in self.tier.pools[FULL].ready:
+                cut.add(node)
+        return [node for node in self.tier.tree if node not in cut]
+
     @invariant()
     def is_valid(self) -> None:
         self.tier.validate()
@@ -133,7 +145,7 @@ class Conversations(RuleBasedStateMachine):
 
     @invariant()
     def the_newest_states_and_forks_are_never_demoted(self) -> None:
-        for node in self.tier.tree:
+        for node in self.whole():
             if not node.children or (node.is_fork and not self.demote_forks):
                 assert not any(is_demoted(self.tier, keys([node.block_hash], *STATES)))
 
@@ -141,6 +153,16 @@ class Conversations(RuleBasedStateMachine):
     def blocks_that_a_checkpoint_serves_are_not_stranded(self) -> None:
         for node in self.tier.tree:
             assert not any(is_demoted(self.tier, keys(node.hashes[: node.index + 1], FULL)))
+
+    @invariant()
+    def checkpoints_are_appraised(self) -> None:
+        for node in self.whole():
+            assert node.parent is not None
+            saved = (node.index - node.parent.index) * BLOCK
+            worth = checkpoint_worth(saved, len(node.children))
+            for member in keys([node.block_hash], *STATES):
+                policy = self.tier.pools[int.from_bytes(member[-4:], "big")].policy
+                assert not isinstance(policy, Cost) or policy._worth[member] == worth
 
     def teardown(self) -> None:
         """Once everything is over, nothing is left in flight, pinned or remembered."""
@@ -157,7 +179,7 @@ class Conversations(RuleBasedStateMachine):
 
 
 TestConversations = Conversations.TestCase
-TestConversations.settings = settings(max_examples=60)
+TestConversations.settings = settings(max_examples=90)
 
 
 # --- what `validate` catches

@@ -192,6 +192,42 @@ def test_stranded_blocks_that_are_offered_again_are_live(make_tier: MakeTier) ->
     assert stranded(tier, MAIN) == []
 
 
+# --- checkpoints whose attention blocks go first
+
+
+@pytest.mark.parametrize("policy", ["lru", "cost"])
+def test_a_state_without_its_last_block_goes_next(make_tier: MakeTier, policy: str) -> None:
+    tier = make_tier(full_slots=9, policy=policy)
+    turn(tier, MAIN[:6], 4, 6)
+    turn(tier, OTHER, 2)
+    turn(tier, chain("y", 2), 2)
+    assert restorable(tier, tier.open("", MAIN[:6])) == 4
+    for group in STATES:
+        assert victims(tier, group)[0] == MAIN[5]
+        assert is_demoted(tier, keys([MAIN[5]], group)) == [True]
+        assert is_demoted(tier, keys([MAIN[3]], group)) == [False]
+
+
+@pytest.mark.parametrize("policy", ["lru", "cost"])
+def test_it_is_live_again_when_it_is_offered_again(make_tier: MakeTier, policy: str) -> None:
+    tier = make_tier(full_slots=9, policy=policy)
+    turn(tier, MAIN[:6], 6)
+    turn(tier, OTHER, 2)
+    turn(tier, chain("y", 2), 2)
+    turn(tier, MAIN[:6], 6)
+    assert not any(is_demoted(tier, checkpoint(MAIN, 6)))
+    assert victims(tier, FIRST)[-1] == MAIN[5]
+
+
+def test_a_block_that_another_tier_has_is_not_missed(make_tier: MakeTier) -> None:
+    tier = make_tier(full_slots=9)
+    tier.keep_what(lambda _: True)
+    turn(tier, MAIN[:6], 6)
+    turn(tier, OTHER, 2)
+    turn(tier, chain("y", 2), 2)
+    assert not any(is_demoted(tier, checkpoint(MAIN, 6)))
+
+
 @pytest.mark.parametrize("option", [{"demote": False}, {"policy": "arc"}])
 def test_without_demotion_nothing_is_stranded(
     make_tier: MakeTier, option: dict[str, object]

@@ -118,7 +118,7 @@ def test_blocks_that_the_trace_does_not_name_are_not_stored() -> None:
     assert it.play(turn(hashes, 10 * BLOCK)) == 3 * BLOCK
 
 
-@pytest.mark.parametrize("policy", ["lru", "lru-plain", "arc"])
+@pytest.mark.parametrize("policy", ["lru", "lru-plain", "arc", "cost"])
 def test_attention_alone(policy: str) -> None:
     hashes = named("a", 4)
     it = player(state_groups=0, policy=policy)

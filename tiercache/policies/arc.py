@@ -17,9 +17,9 @@ class ARC(Policy):
     """Balances keys seen once (``T1``) against keys seen again (``T2``) by their ghosts' hits.
 
     ``target`` is the size that T1 should have. Differences from the paper: a victim is taken
-    when room is needed, not at each miss; pinned keys leave their queue, count for neither side
-    and come back as its most recent ones; ``demote`` does nothing, since the balance would no
-    longer mean what it says.
+    when room is needed, not at each miss; keys that are pinned for a load leave their queue, count
+    for neither side and come back as its most recent ones, others are passed over; ``demote`` does
+    nothing, since the balance would no longer mean what it says.
     """
 
     name = "arc"
@@ -32,7 +32,10 @@ class ARC(Policy):
         self._again: Queue = OrderedDict()
         self._once_ghosts: Queue = OrderedDict()
         self._again_ghosts: Queue = OrderedDict()
-        self._pinned: dict[Key, Queue] = {}
+        self._pinned: dict[Key, Queue | None] = {}
+        """The queue that a pinned key has left, None if it kept its place."""
+        self._in_place = 0
+        """Pinned keys that kept their place."""
 
     def insert(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -79,15 +82,24 @@ class ARC(Policy):
         for key in keys:
             if hit:
                 self.touch((key,))
-            for queue in (self._once, self._again):
-                if key in queue:
-                    del queue[key]
-                    self._pinned[key] = queue
+                self._take_out(key)
+            elif key not in self._pinned and (key in self._once or key in self._again):
+                self._pinned[key] = None
+                self._in_place += 1
+
+    def _take_out(self, key: Key) -> None:
+        for queue in (self._once, self._again):
+            if key in queue:
+                del queue[key]
+                self._in_place -= key in self._pinned
+                self._pinned[key] = queue
 
     def unpin(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            queue = self._pinned.pop(key, None)
-            if queue is not None:
+        for key in filter(self._pinned.__contains__, keys):
+            queue = self._pinned.pop(key)
+            if queue is None:
+                self._in_place -= 1
+            else:
                 queue[key] = None
 
     @property
@@ -96,7 +108,8 @@ class ARC(Policy):
 
     def remove(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            for queue in (self._once, self._again, self._pinned):
+            self.unpin((key,))
+            for queue in (self._once, self._again):
                 queue.pop(key, None)
 
     def peek(self, n: int, protected: Collection[Key] = ()) -> Evicted:
@@ -116,8 +129,9 @@ class ARC(Policy):
         return Evicted([key for key, _ in victims], 0)
 
     def _select(self, n: int, protected: Collection[Key]) -> Iterator[tuple[Key, Queue]]:
-        once = (key for key in self._once if key not in protected)
-        again = (key for key in self._again if key not in protected)
+        pinned = self._pinned
+        once = (key for key in self._once if key not in protected and key not in pinned)
+        again = (key for key in self._again if key not in protected and key not in pinned)
         left = len(self._once)
         for _ in range(n):
             first, second = (once, again) if left > self.target else (again, once)
@@ -136,7 +150,7 @@ class ARC(Policy):
         return False
 
     def __len__(self) -> int:
-        return len(self._once) + len(self._again)
+        return len(self._once) + len(self._again) - self._in_place
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._once or key in self._again
+        return (key in self._once or key in self._again) and key not in self._pinned

@@ -27,6 +27,8 @@ class Policy(ABC):
     """
 
     name: ClassVar[str]
+    appraises: ClassVar[bool] = False
+    """Whether the order depends on what keys are worth."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -38,6 +40,12 @@ class Policy(ABC):
     @abstractmethod
     def touch(self, keys: Iterable[Key]) -> None:
         """Make keys the most recent ones and undo their demotion; unknown keys are ignored."""
+
+    def appraise(self, key: Key, worth: float) -> None:  # noqa: B027  (most take no note)
+        """Take note of what would be lost with ``key``, in tokens. This is no use of it.
+
+        To be told whenever that changes. Unknown keys are ignored.
+        """
 
     def settle(self, used: dict[Key, bool], *, tail_first: bool) -> None:
         """Commit the recency of a finished request.

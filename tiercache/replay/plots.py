@@ -50,10 +50,15 @@ class _Panel(NamedTuple):
 
 
 def _panels(rows: Sequence[Row]) -> list[_Panel]:
-    """One panel per trace, over state slots, or over token slots where there are no states."""
+    """One panel per trace, over state slots, or over token slots if only these differ."""
     panels: dict[tuple[str, str], _Panel] = {}
+    tokens_alone = (
+        len({row["state_slots"] for row in rows if row["state_slots"]})
+        == 1
+        < len({row["token_slots"] for row in rows})
+    )
     for row in rows:
-        states = row["state_slots"] > 0
+        states = row["state_slots"] > 0 and not tokens_alone
         axis = "state slots per group" if states else "token slots"
         panel = panels.setdefault((row["trace"], axis), _Panel(row["trace"], axis, {}))
         slots = row["state_slots"] if states else row["token_slots"]
@@ -82,7 +87,8 @@ def _text_panel(panel: _Panel, width: int, height: int) -> str:
             free = line[columns[size]] == " "
             line[columns[size]] = MARKERS[index % len(MARKERS)] if free else OVERLAP
     labels = [
-        f"{100 * (high - (high - low) * line / (height - 1)):3.0f} % |" for line in range(height)
+        f"{abs(100 * (high - (high - low) * line / (height - 1))):3.0f} % |"
+        for line in range(height)
     ]
     lines = [
         f"{panel.trace}: prompt tokens restored, over {panel.axis}",
@@ -118,6 +124,18 @@ def _legend(panel: _Panel) -> str:
 # --- pictures
 
 
+def check_picture(path: Path) -> None:
+    """Make sure that ``path`` could be drawn; raises ConfigError and UnsupportedError if not."""
+    if path.suffix.lower() not in PICTURES:
+        raise ConfigError("plot", str(path), f"a file that ends in {' or '.join(PICTURES)}")
+    try:
+        import matplotlib as mpl  # noqa: F401 - is it there?
+    except ImportError as error:
+        raise UnsupportedError(
+            "a plot needs matplotlib: pip install 'tiercache-kv[plot]'"
+        ) from error
+
+
 def save_plot(rows: Sequence[Row], path: Path) -> None:
     """Write a picture, one panel per trace; equal rows make equal files.
 
@@ -126,15 +144,10 @@ def save_plot(rows: Sequence[Row], path: Path) -> None:
         UnsupportedError: matplotlib is not installed.
         OSError: the file cannot be written.
     """
-    if path.suffix.lower() not in PICTURES:
-        raise ConfigError("plot", str(path), f"a file that ends in {' or '.join(PICTURES)}")
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UnsupportedError(
-            "a plot needs matplotlib: pip install 'tiercache-kv[plot]'"
-        ) from error
+    check_picture(path)
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     panels = _panels(rows)
     # Text stays text, and names within the file are not random.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "tiercache"}):

@@ -16,16 +16,18 @@ from tiercache.blocks import SLOT_ALIGNMENT, BlockHash, GroupKind, GroupSpec, Ke
 from tiercache.cache import TieredCache
 from tiercache.errors import ConfigError
 from tiercache.events import EventKind
+from tiercache.replay.disk import DiskModel
+from tiercache.replay.registry import VARIANTS
 from tiercache.replay.turns import Stream, Turn
 from tiercache.requests import Request
 from tiercache.restore import RestorePlan
 
 #: Tokens of a prompt that the engine computes at once: vLLM's default for a server.
 STEP_TOKENS = 8192
+#: Seconds of a step without a prefill, in which a request waits for a disk.
+STEP_S = 0.01
 #: States kept at the end of a prompt: one to send it again from, one to continue it from.
 REPLAY_BOUNDARIES = 2
-#: Policies that are another one with other settings.
-VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {"lru-plain": ("lru", {"demote": False})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,11 @@ class Setup:
     Args:
         groups: the groups that are cached.
         slots: slots per group id.
-        policy: name of an eviction policy, or of one of `VARIANTS`.
+        policy: name of an eviction policy, or of one of `registry.VARIANTS`.
         options: what else `TieredCache` takes by name.
         step_tokens: tokens of a prompt that are computed, and then offered, at once.
         replay_boundaries: states kept at the end of a prompt, a block apart.
+        disk_slots: slots on a disk below, of the group that has most; 0 for no disk.
 
     Raises:
         ConfigError: the engine's part for such groups is not known here.
@@ -50,6 +53,7 @@ class Setup:
     options: Mapping[str, Any] = field(default_factory=dict)
     step_tokens: int = STEP_TOKENS
     replay_boundaries: int = REPLAY_BOUNDARIES
+    disk_slots: int = 0
 
     def __post_init__(self) -> None:
         steps = {group.tokens_per_chunk for group in self.groups if _is_state(group)}
@@ -99,7 +103,7 @@ class Setup:
 
     def make_cache(self, clock: Callable[[], float]) -> TieredCache:
         policy, options = VARIANTS.get(self.policy, (self.policy, {}))
-        return TieredCache(
+        cache = TieredCache(
             self.groups,
             self.slots,
             tokens_per_hash=self.block_tokens,
@@ -107,6 +111,11 @@ class Setup:
             clock=clock,
             **{**options, **self.options},
         )
+        if self.disk_slots:
+            # Nothing here tells how long a read takes beside computing.
+            disk = DiskModel(self.groups, self.slots, self.disk_slots)
+            cache.attach([disk], clock=clock, restore="always")
+        return cache
 
 
 @dataclass(slots=True)
@@ -161,30 +170,37 @@ class Player:
 
     def play(self, turn: Turn) -> int:
         """Restore, compute and store one request; returns the tokens that were restored."""
-        self.now = turn.time
+        self.now = max(self.now, turn.time)
         cache = self.cache
         request = cache.open(f"{turn.conversation}/{self.tally.requests}", turn.hashes)
         # The last token has to be computed, so a restore ends before it.
         limit = turn.input_tokens - 1
         while (plan := cache.restore(request, limit=limit)) is None:
-            cache.poll()
+            self._step()
         if plan.restored:
             keys = cache.primary.needed(request, plan)
             cache.load(request, keys)
             cache.release(keys)
         self._store(request, turn, plan)
         cache.finish(request)
+        while cache.pending:
+            self._step()
         self.tally.requests += 1
         self.tally.prompt_tokens += turn.input_tokens
         self.tally.restored_tokens += plan.restored
         self.tally.stranded_tokens += plan.lost
         return plan.restored
 
+    def _step(self) -> None:
+        """Let the disk get on while the engine computes nothing."""
+        self.now += STEP_S
+        self.cache.poll()
+
     def _store(self, request: Request, turn: Turn, plan: RestorePlan) -> None:
         """Offer what each step of the prefill computed; what is known already is offered too."""
         per_hash, hashes = self._per_hash, turn.hashes
         whole = min(turn.input_tokens // per_hash, len(hashes)) * per_hash
-        kept = self._kept(min(turn.input_tokens - 1, whole), plan)
+        kept = self.kept(turn, plan)
         steps = range(plan.boundary + self._setup.step_tokens, whole, self._setup.step_tokens)
         offered = 0
         # A state is what is left when a step ends, so steps end where one is kept.
@@ -200,11 +216,12 @@ class Player:
                 continue
             offered = end
 
-    def _kept(self, limit: int, plan: RestorePlan) -> list[int]:
+    def kept(self, turn: Turn, plan: RestorePlan) -> list[int]:
         """Boundaries at which the engine keeps a state, among those that it comes by."""
         step = self._state_tokens
         if not step:
             return []
+        limit = min(turn.input_tokens - 1, len(turn.hashes) * self._per_hash)
         last = limit // step * step
         kept = {last - i * step for i in range(self._setup.replay_boundaries)}
         # Where the attention prefix of another conversation branches off.

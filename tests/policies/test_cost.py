@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cost policy: worth and age decide; a model keeps no heap."""
+
+from string import ascii_lowercase
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from tests.core_helpers import key, names
+from tiercache.blocks import GroupKind, Key
+from tiercache.policies import Evicted, make_policy
+from tiercache.policies.cost import Cost, checkpoint_worth
+from tiercache.policies.lru import LRU
+
+CAPACITY = 8
+A, B, C, D, E = map(key, "abcde")
+
+
+@pytest.fixture
+def cost() -> Cost:
+    """A policy that knows a, b and c, worth 30, 10 and 20."""
+    cost = Cost(CAPACITY)
+    cost.insert([A, B, C])
+    for known, worth in ((A, 30), (B, 10), (C, 20)):
+        cost.appraise(known, worth)
+    return cost
+
+
+def order(cost: Cost) -> str:
+    return names(cost.peek(CAPACITY).keys)
+
+
+def evicted(cost: Cost, n: int) -> str:
+    victims = cost.evict(n)
+    assert victims is not None
+    return names(victims.keys)
+
+
+def test_the_least_worth_goes_first(cost: Cost) -> None:
+    assert order(cost) == "bca"
+
+
+def test_a_key_that_was_not_appraised_is_worth_nothing(cost: Cost) -> None:
+    cost.insert([D])
+    assert order(cost) == "dbca"
+
+
+def test_unknown_keys_are_not_appraised(cost: Cost) -> None:
+    cost.appraise(D, 1)
+    cost.insert([D])
+    cost.appraise(A, 0.5)
+    assert order(cost) == "dabc"
+
+
+def test_what_is_not_used_falls_behind(cost: Cost) -> None:
+    assert evicted(cost, 2) == "bc"
+    assert cost.clock == 20
+    cost.insert([D, E])
+    cost.appraise(D, 9)
+    cost.appraise(E, 11)
+    assert order(cost) == "dae"
+
+
+def test_use_makes_up_for_age(cost: Cost) -> None:
+    evicted(cost, 1)
+    cost.touch([C])
+    assert order(cost) == "ac"
+    cost.touch([A])
+    assert order(cost) == "ca"
+
+
+def test_a_new_worth_is_no_use(cost: Cost) -> None:
+    evicted(cost, 2)
+    cost.insert([D])
+    cost.appraise(A, 15)
+    cost.appraise(D, 0)
+    assert order(cost) == "ad"
+
+
+def test_the_clock_never_goes_back(cost: Cost) -> None:
+    evicted(cost, 2)
+    cost.appraise(A, 1)
+    evicted(cost, 1)
+    assert cost.clock == 20
+
+
+def test_demoted_keys_go_first_and_age_the_others(cost: Cost) -> None:
+    assert cost.demote([A, B]) == [A, B]
+    assert order(cost) == "abc"
+    assert cost.evict(1) == Evicted([A], 1)
+    assert cost.clock == 30
+
+
+def test_a_demoted_key_comes_back_for_what_it_is_worth_now(cost: Cost) -> None:
+    cost.demote([B])
+    cost.appraise(B, 25)
+    assert order(cost) == "bca"
+    cost.touch([B])
+    assert order(cost) == "cba"
+
+
+def test_a_pinned_key_is_appraised_and_comes_back_where_it_belongs(cost: Cost) -> None:
+    cost.pin([A, B], hit=False)
+    cost.appraise(A, 5)
+    assert order(cost) == "c"
+    cost.unpin([A, B])
+    assert order(cost) == "abc"
+
+
+@pytest.mark.parametrize(("hit", "expected"), [(True, "ca"), (False, "ac")])
+def test_only_a_load_is_a_use(cost: Cost, hit: bool, expected: str) -> None:
+    evicted(cost, 1)
+    cost.appraise(A, 15)
+    cost.touch([C])
+    cost.appraise(C, 6)
+    assert order(cost) == "ac"
+    cost.pin([A], hit=hit)
+    cost.unpin([A])
+    assert order(cost) == expected
+
+
+def test_the_heap_does_not_grow_with_use(cost: Cost) -> None:
+    for _ in range(100):
+        cost.touch([A, B, C])
+    assert len(cost._heap) < 4 * CAPACITY
+
+
+def test_blocks_go_by_recency() -> None:
+    assert type(make_policy("cost", CAPACITY, GroupKind.STATE)) is Cost
+    assert type(make_policy("cost", CAPACITY, GroupKind.FULL)) is LRU
+    assert type(make_policy("cost", CAPACITY, GroupKind.WINDOW)) is LRU
+
+
+class Model(RuleBasedStateMachine):
+    """Random calls against dictionaries that are sorted whenever an order is asked for."""
+
+    one = st.sampled_from([key(name) for name in ascii_lowercase[:CAPACITY]])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cost = Cost(CAPACITY)
+        self.clock = 0
+        self.used: dict[Key, int] = {}
+        self.worth: dict[Key, int] = {}
+        self.turn: dict[Key, int] = {}
+        self.demoted: list[Key] = []
+        self.pinned: dict[Key, bool] = {}
+        self.turns = 0
+
+    def place(self, one: Key, *, used: bool) -> None:
+        if used:
+            self.used[one] = self.clock
+        self.turns += 1
+        self.turn[one] = self.turns
+
+    def expected(self) -> list[Key]:
+        live = [k for k in self.used if k not in self.demoted]
+        live.sort(key=lambda k: (self.used[k] + self.worth[k], self.turn[k]))
+        return [k for k in [*self.demoted, *live] if k not in self.pinned]
+
+    def forget(self, one: Key) -> None:
+        for table in (self.used, self.worth, self.turn, self.pinned):
+            table.pop(one, None)
+        if one in self.demoted:
+            self.demoted.remove(one)
+
+    @rule(one=one)
+    def insert(self, one: Key) -> None:
+        if one not in self.used:
+            self.cost.insert([one])
+            self.worth[one] = 0
+            self.place(one, used=True)
+
+    @rule(one=one)
+    def touch(self, one: Key) -> None:
+        self.cost.touch([one])
+        if one in self.used:
+            self.place(one, used=True)
+            if one in self.demoted:
+                self.demoted.remove(one)
+
+    @rule(one=one, worth=st.integers(0, 9))
+    def appraise(self, one: Key, worth: int) -> None:
+        self.cost.appraise(one, worth)
+        if one in self.used and self.worth[one] != worth:
+            self.worth[one] = worth
+            self.place(one, used=False)
+
+    @rule(one=one, first=st.booleans())
+    def demote(self, one: Key, first: bool) -> None:
+        self.cost.demote([one], first=first)
+        if one in self.used and (first or one not in self.demoted):
+            self.demoted = [k for k in self.demoted if k != one]
+            self.demoted.insert(0 if first else len(self.demoted), one)
+
+    @rule(one=one, hit=st.booleans())
+    def pin(self, one: Key, hit: bool) -> None:
+        if one in self.used:
+            self.cost.pin([one], hit=hit)
+            self.pinned[one] = hit or self.pinned.get(one, False)
+            if hit and one in self.demoted:
+                self.demoted.remove(one)
+
+    @rule(one=one)
+    def unpin(self, one: Key) -> None:
+        self.cost.unpin([one])
+        if one in self.pinned:
+            used = self.pinned.pop(one) and one not in self.demoted
+            self.place(one, used=used)
+
+    @rule(one=one)
+    def remove(self, one: Key) -> None:
+        self.cost.remove([one])
+        self.forget(one)
+
+    @rule(n=st.integers(0, 3), protected=st.sets(one, max_size=3))
+    def evict(self, n: int, protected: set[Key]) -> None:
+        victims = [k for k in self.expected() if k not in protected][:n]
+        evicted = self.cost.evict(n, protected)
+        if len(victims) < n:
+            assert evicted is None
+            return
+        assert evicted is not None
+        assert evicted.keys == victims
+        self.clock = max([self.clock, *(self.used[k] + self.worth[k] for k in victims)])
+        for victim in victims:
+            self.forget(victim)
+
+    @invariant()
+    def the_order_is_that_of_the_model(self) -> None:
+        assert self.cost.peek(CAPACITY).keys == self.expected()
+        assert self.cost.clock == self.clock
+        assert self.cost.demoted == sum(k not in self.pinned for k in self.demoted)
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(max_examples=60)
+
+
+def test_worth_of_checkpoints() -> None:
+    newest, superseded, fork = (checkpoint_worth(1_000, children) for children in range(3))
+    assert newest == 1_000
+    assert 0 < superseded <= 20
+    assert fork == superseded + newest

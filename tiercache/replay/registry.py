@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every policy that a replay knows, by name, and how it is played.
+
+Covers names: those that serve, those that serve with other settings, and those that only a replay
+can have, as they know what comes.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tiercache.errors import ConfigError
+from tiercache.policies import POLICIES
+
+if TYPE_CHECKING:
+    from tiercache.replay.simulate import Result, Setup
+    from tiercache.replay.turns import Stream, Turn
+
+#: Policies that are another one with other settings.
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {"lru-plain": ("lru", {"demote": False})}
+#: Policies that see the whole stream beforehand: ``module:function``, called as ``simulate`` is.
+OFFLINE: Mapping[str, str] = {"optimal": "tiercache.replay.optimal:simulate"}
+
+
+def policy_names() -> list[str]:
+    """Names of all policies, in the order in which they were made."""
+    return [*POLICIES, *VARIANTS, *OFFLINE]
+
+
+def check_policy(name: str) -> None:
+    """Raises ConfigError if there is no policy of that name."""
+    if name not in policy_names():
+        raise ConfigError("policy", name, ", ".join(policy_names()))
+
+
+def play(
+    stream: "Stream", setup: "Setup", *, progress: "Callable[[Turn], object] | None" = None
+) -> "Result":
+    """Play ``stream`` through ``setup``, whatever its policy is; see `simulate`."""
+    check_policy(setup.policy)
+    target = OFFLINE.get(setup.policy, "tiercache.replay.simulate:simulate")
+    module, _, function = target.partition(":")
+    result: Result = getattr(import_module(module), function)(stream, setup, progress=progress)
+    return result
