@@ -40,6 +40,12 @@ def error(program: str, message: str) -> None:
     print(f"{program}: error: {' '.join(message.split())}", file=sys.stderr)
 
 
+def warning(message: str) -> None:
+    """Say on one line, while a command runs, what it makes do with."""
+    program = click.get_current_context().find_root().info_name
+    print(f"{program}: warning: {' '.join(message.split())}", file=sys.stderr)
+
+
 def _outcome(command: click.Command, program: str, arguments: Sequence[str] | None) -> int:
     try:
         result = command.main(arguments, prog_name=program, standalone_mode=False)

@@ -17,6 +17,14 @@ COMMANDS = {
         "tiercache.cli.commands.connector_config:connector_config",
         "Print the JSON for vLLM's --kv-transfer-config.",
     ),
+    "replay": Deferred(
+        "tiercache.cli.commands.replay:replay",
+        "Play requests through the cache; say what it restores.",
+    ),
+    "size": Deferred(
+        "tiercache.cli.commands.size:size",
+        "Say what a budget of memory holds.",
+    ),
     "top": Deferred("tiercache.tui.app:top", "Watch the cache of a running server."),
 }
 
@@ -24,6 +32,8 @@ EXAMPLES = """\b
 Examples:
   vllm serve MODEL --kv-transfer-config "$(tiercache connector-config --cpu-bytes 64GiB)"
   tiercache connector-config --set eviction_policy=arc --shell
+  tiercache replay --scenario coding --state-slots 16,30,64
+  tiercache size --model-config config.json --ram 64GiB --tp 4
   tiercache top --url http://127.0.0.1:8000/metrics
   tiercache top --once --json
 """

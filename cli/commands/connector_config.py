@@ -25,7 +25,7 @@ EXAMPLES = """\b
 Examples:
   vllm serve MODEL --kv-transfer-config "$(tiercache connector-config --cpu-bytes 64GiB)"
   tiercache connector-config --set demote_keep_blocks=4 --set 'group_slots={"0": 2000}'
-  tiercache connector-config --shell
+  tiercache connector-config --nvme /mnt/nvme/tiercache --nvme-capacity 2TiB --shell
 """
 
 
@@ -37,6 +37,12 @@ Examples:
     metavar="SIZE",
     help="Host memory over all workers of the node, in bytes or as 64GiB.",
 )
+@click.option(
+    "--nvme",
+    metavar="PATH",
+    help="A directory on a local disk, absolute, for what host memory evicts.",
+)
+@click.option("--nvme-capacity", metavar="SIZE", help="Bytes that it may take there, as 2TiB.")
 @click.option(
     "settings",
     "--set",
@@ -50,12 +56,23 @@ Examples:
     default=True,
     help="Print the JSON alone (default), or the quoted option, ready to paste after 'vllm serve'.",
 )
-def connector_config(cpu_bytes: str, settings: Sequence[str], *, as_json: bool) -> None:
+def connector_config(
+    cpu_bytes: str,
+    nvme: str | None,
+    nvme_capacity: str | None,
+    settings: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
     """Print the JSON for vLLM's --kv-transfer-config.
 
     Every setting is checked by the code that reads it in the server.
     """
     extra_config = {"cpu_bytes_to_use": _value(cpu_bytes)} | dict(map(_setting, settings))
+    if tier := _nvme_tier(nvme, nvme_capacity):
+        if "secondary_tiers" in extra_config:
+            raise click.UsageError("--nvme cannot be given with --set secondary_tiers")
+        extra_config["secondary_tiers"] = [tier]
     TierCacheConfig.from_mapping(extra_config)
     transfer_config = CONNECTOR | {"kv_connector_extra_config": extra_config}
     if as_json:
@@ -63,6 +80,14 @@ def connector_config(cpu_bytes: str, settings: Sequence[str], *, as_json: bool) 
     else:
         quoted = shlex.quote(output.dumps(transfer_config, compact=True))
         output.text(f"--kv-transfer-config {quoted}")
+
+
+def _nvme_tier(path: str | None, capacity: str | None) -> dict[str, object] | None:
+    if path is None and capacity is None:
+        return None
+    if path is None or capacity is None:
+        raise click.UsageError("--nvme and --nvme-capacity need each other")
+    return {"type": "nvme", "path": path, "capacity": _value(capacity)}
 
 
 def _setting(text: str) -> tuple[str, object]:

@@ -83,6 +83,19 @@ def test_the_shell_form_can_be_pasted(run: Run) -> None:
     assert out.count("\n") == 1
 
 
+def test_a_disk_is_a_secondary_tier(run: Run) -> None:
+    extra = extra_config(run, "--nvme", "/mnt/nvme", "--nvme-capacity", "2TiB")
+    assert extra["secondary_tiers"] == [{"type": "nvme", "path": "/mnt/nvme", "capacity": "2TiB"}]
+    [tier] = TierCacheConfig.from_mapping(extra).secondary_tiers
+    assert tier.capacity == 2 * 2**40
+
+
+def test_tiers_can_be_set_as_they_are(run: Run) -> None:
+    tiers = [{"type": "nvme", "path": "/a", "capacity": 5}, {"type": "memory", "capacity": "1GiB"}]
+    extra = extra_config(run, "--set", f"secondary_tiers={json.dumps(tiers)}")
+    assert extra["secondary_tiers"] == tiers
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -94,6 +107,14 @@ def test_the_shell_form_can_be_pasted(run: Run) -> None:
         (["--set", "demote_keep_blocks=a\nb"], "demote_keep_blocks: "),
         (["--set", "demote_forks"], "--set 'demote_forks' is not KEY=VALUE"),
         (["--set", "=1"], "--set '=1' is not KEY=VALUE"),
+        (["--nvme", "/mnt/nvme"], "--nvme and --nvme-capacity need each other"),
+        (["--nvme-capacity", "1TiB"], "--nvme and --nvme-capacity need each other"),
+        (["--nvme", "here", "--nvme-capacity", "1TiB"], "secondary_tiers[0].path: 'here'"),
+        (["--nvme", "/a", "--nvme-capacity", "x"], "secondary_tiers[0].capacity: 'x'"),
+        (
+            ["--nvme", "/a", "--nvme-capacity", "1TiB", "--set", "secondary_tiers=[]"],
+            "--nvme cannot be given with --set secondary_tiers",
+        ),
         (["surplus"], "unexpected extra argument"),
     ],
 )

@@ -36,6 +36,8 @@ def loaded(code: str, heavy: tuple[str, ...] = HEAVY) -> list[str]:
     [
         "tiercache.cli.main",
         "tiercache.cli.commands.connector_config",
+        "tiercache.cli.commands.replay",
+        "tiercache.cli.commands.size",
         "tiercache.tui.app",
         "tiercache.tui.sources",
         "tiercache.tui.view",
@@ -53,6 +55,8 @@ def test_help_imports_no_command_and_no_rich() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
+        ["replay", "--scenario", "idle-conversation", "--policy", "lru"],
+        ["size", "--ram", "1GiB", "--block-tokens", "16", "--token-page", "4096"],
         ["connector-config"],
         ["top", "--help"],
         ["top", "--once", "--url", "http://127.0.0.1:9"],
@@ -64,13 +68,14 @@ def test_no_command_without_a_screen_loads_textual(arguments: list[str]) -> None
     assert loaded(HELP.format(arguments=arguments)) == []
 
 
-def test_help_is_quick() -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["replay", "--help"], ["size", "--help"]])
+def test_help_is_quick(arguments: list[str]) -> None:
     """The least of several runs, in processor time: a busy machine slows single ones."""
     spent = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
-            [sys.executable, "-c", HELP.format(arguments=["--help"])],
+            [sys.executable, "-c", HELP.format(arguments=arguments)],
             stdout=subprocess.DEVNULL,
             check=True,
         )
