@@ -16,10 +16,9 @@ import vllm
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
+from tiercache.tiers.nvme.namespace import RANDOM_SEED
 from tiercache.vllm.geometry import Blueprint
 
-#: What a seed starts with that no later start can have.
-RANDOM_SEED = "random:"
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
 

@@ -172,20 +172,6 @@ def test_a_key_that_is_dropped_while_it_is_written_is_not_published() -> None:
     assert slots.slot_of == {B: 1, A: 0}
 
 
-def test_slots_whose_readers_were_given_up_can_be_freed() -> None:
-    slots = table(3)
-    store(slots, [A, B])
-    slots.hold([A, B])
-    slots.drop([A])
-    slots.free([0, 0, 1, 2])
-    assert (slots.slot_of, slots.used) == ({B: 1}, 1)
-    slots.validate()
-    store(slots, [A])
-    slots.release([A, B])
-    assert (slots.slot_of, slots.used) == ({B: 1, A: 0}, 2)
-    slots.validate()
-
-
 @pytest.mark.parametrize("name", DISK_POLICIES)
 def test_restored_keys_leave_by_age(name: str) -> None:
     slots = SlotTable(6, make_disk_policy(name, 6), high_water=1, low_water=1)

@@ -103,11 +103,6 @@ class AgainstModel(RuleBasedStateMachine):
         self.cancelled |= {k for k in some if k in self.writing}
         self.leaving += [(k, slot) for k, slot in dropped.items() if self.holds[k]]
 
-    @rule(slots=st.sets(st.integers(0, SLOTS - 1), max_size=2))
-    def free(self, slots: set[int]) -> None:
-        self.table.free(slots)
-        self.leaving = [(k, slot) for k, slot in self.leaving if slot not in slots]
-
     @rule(bounds=st.tuples(st.integers(0, SLOTS), st.integers(0, SLOTS)))
     def withhold(self, bounds: tuple[int, int]) -> None:
         self.table.withhold([range(*bounds)])

@@ -24,7 +24,7 @@ from tiercache.tiers.nvme.index import Index, NotIndexedError
 from tiercache.tiers.nvme.tier import NvmeTier
 
 STORED = keys(range(24))
-A = keys("a")
+A, B = keys("a"), keys("b")
 
 
 @pytest.fixture
@@ -98,6 +98,18 @@ def test_records_in_each_others_places_are_not_served(rig: Rig, tier: NvmeTier) 
         opened.flush()
         os.fsync(opened.fileno())
     assert rig.loaded(tier, STORED) == STORED[2:]
+
+
+def test_the_checksum_is_one_of_the_key_as_well(rig: Rig, tier: NvmeTier) -> None:
+    """The same bytes under two keys."""
+    for chosen in (A, B):
+        batch = rig.batch(chosen)
+        rig.fill(batch, garbage=True)
+        assert tier.store(batch)
+        assert not rig.wait(tier, batch).failed
+    group = tier._groups[0]
+    one, other = (group.checksums[group.table.slot_of[key]] for key in [*A, *B])
+    assert one != other
 
 
 @pytest.mark.parametrize("nbytes", [0, 4096, 3 * SLOT_BYTES[0], 3 * SLOT_BYTES[0] + 512])

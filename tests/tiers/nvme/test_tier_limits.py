@@ -3,6 +3,7 @@
 
 import errno
 import os
+import resource
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,6 +215,20 @@ def test_a_disk_that_stays_full_is_asked_once_per_pause(disk: Path, clock: Clock
         tier.close()
 
 
+def test_jobs_that_find_the_disk_full_at_once_are_no_sick_device(disk: Path, clock: Clock) -> None:
+    with Rig(disk / "nvme") as rig:
+        tier = rig.open(clock=clock)
+        rig.stored(tier, keys(range(8)))
+        fill(disk, leave=SEGMENT_BYTES // 2)
+        batches = [rig.begin_store(tier, keys([n]), n - 100) for n in range(100, 106)]
+        ends = [rig.wait(tier, batch) for batch in batches if batch]
+        assert [len(done.failed) for done in ends] == [1] * 6
+        assert tier.stats().healthy
+        rig.stored(tier, A)
+        validate(tier)
+        tier.close()
+
+
 def test_a_small_disk_is_filled_and_no_exception_escapes(disk: Path, clock: Clock) -> None:
     with Rig(disk / "nvme") as rig:
         tier = rig.open(clock=clock)
@@ -282,3 +297,15 @@ def test_a_quota_of_the_file_system_is_a_full_disk(
     tier.poll()
     rig.stored(tier, keys(range(100, 120)))
     validate(tier)
+
+
+def test_there_are_descriptors_for_all_segments(rig: Rig) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 20, before[1]))
+    try:
+        tier = rig.open(capacity=capacity_of({0: 320, 1: 80}))
+        rig.stored(tier, keys(range(300)))
+        assert len(list(Path("/proc/self/fd").iterdir())) > opened + 20
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -6,6 +6,7 @@ the tier's business.
 """
 
 import os
+import resource
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -93,6 +94,7 @@ class Disk:
             segment_bytes=self._segment_bytes,
         )
         undo.callback(segments.close)
+        _raise_limit(segments.count)
         policy = make_disk_policy(config.policy, slots)
         table = SlotTable(slots, policy, high_water=config.high_water, low_water=config.low_water)
         records = Records(group_id, segments, self._memory, config.path, config.min_free)
@@ -122,3 +124,12 @@ class Disk:
     def close(self) -> None:
         """Close everything. No job may run any more. Does nothing the second time."""
         self._release.close()
+
+
+def _raise_limit(descriptors: int) -> None:
+    """Let the process have so many descriptors more: each segment needs one, as it is written."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = soft + descriptors
+    if soft != resource.RLIM_INFINITY:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -190,16 +190,6 @@ class SlotTable:
         self._free.give(slot for key, slot in dropped.items() if key not in self.held)
         return dropped
 
-    def free(self, slots: Iterable[int]) -> None:
-        """Free slots of dropped keys although these are held: nobody will release them.
-
-        Slots that are in use, or free already, are left alone.
-        """
-        given_up = set(slots)
-        for leaving in self._leaving.values():
-            self._free.give(given_up.intersection(leaving))
-            leaving[:] = [slot for slot in leaving if slot not in given_up]
-
     def withhold(self, parts: Iterable[range]) -> None:
         """Allocate no free slot of ``parts``, until ``bring_back``."""
         for part in parts:
