@@ -31,6 +31,7 @@ def _without_the_files_of_killed_pythons() -> Iterator[None]:
             file.unlink()
 
 
+@pytest.mark.timeout(400)  # two servers start, each in up to a minute
 def test_a_killed_server_loses_nothing_that_was_written(tmp_path: Path) -> None:
     transfer = transfers.with_disk("16MiB", tmp_path / "nvme")
     before = set(SHARED_MEMORY.rglob("tiercache*"))

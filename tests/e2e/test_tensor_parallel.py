@@ -49,6 +49,7 @@ def test_restores_on_two_workers() -> None:
     assert restored.tokens == cold.tokens
 
 
+@pytest.mark.timeout(300)  # two engines of two workers start
 def test_the_disk_has_the_blocks_of_both_workers(tmp_path: Path) -> None:
     prompt = random_tokens(1_500, "two workers, one disk")
     transfer = transfers.with_disk("64MiB", tmp_path)
