@@ -213,6 +213,8 @@ class Promoter:
                 self.forget(request)
         room = STEP_KEYS
         for promotion in self._promotions.values():
+            if promotion.deadline <= now:
+                continue  # it has waited long enough, and will be told so
             if promotion.aim is not None and room > 0:
                 room -= self._prepare(promotion)
             if promotion.todo and room > 0 and promotion.retry_at <= now:

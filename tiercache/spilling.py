@@ -109,6 +109,8 @@ class Spiller:
         """Start what can be started in a step; ``hurry``: whatever there is room for, now."""
         self._rouse(hurry=hurry)
         for tier, queue in self._waiting.items():
+            if queue and not tier.stats().healthy:  # it would decline, and may hold all the pins
+                queue.clear()
             self._feed(tier, queue, sys.maxsize if hurry else STEP_KEYS)
         for tier in self._on_evict:
             for pool in self._primary.pools.values():
@@ -143,10 +145,8 @@ class Spiller:
         """Keep free slots and victims that are written, or on their way, ahead of evictions."""
         ahead = min(max(pool.capacity // AHEAD_SHARE, 1), MAX_AHEAD) - pool.free
         n = min(ahead - self._reading[tier, pool.spec.group_id], self._room(pool))
-        if n > 0:
-            victims = pool.policy.peek(n)
-            if not self._spill(tier, pool, victims.keys[victims.demoted :]):
-                self._declined[tier] = self._now() + DECLINED_REST_S
+        if n > 0 and not self._spill(tier, pool, pool.policy.peek(n).keys):
+            self._declined[tier] = self._now() + DECLINED_REST_S
 
     def _room(self, pool: SlotPool) -> int:
         group_id = pool.spec.group_id

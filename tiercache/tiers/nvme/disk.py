@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
+import numpy as np
+
 from tiercache.blocks import GroupSpec, Key, group_suffix
 from tiercache.errors import TierCacheError
 from tiercache.tierconfig import NvmeConfig
@@ -104,17 +106,16 @@ class Disk:
 
     def _take_over(self, group: Group, segments: Segments) -> None:
         """Publish what the index has, but for what no file holds any more."""
-        loaded = self.index.load(group.group_id)
-        absent = set(segments.absent(loaded.slots))
-        self.stale |= group.locations(absent)
+        hashes, slots, checksums = self.index.load(group.group_id)
+        if absent := set(segments.absent(slots)):
+            self.stale |= group.locations(absent)
+            here = [at for at, slot in enumerate(slots) if slot not in absent]
+            hashes = [hashes[at] for at in here]
+            slots, checksums = [slots[at] for at in here], [checksums[at] for at in here]
+        # A view of the array: a million assignments, one by one, take a fifth of a second.
+        np.frombuffer(group.checksums, np.uint64)[slots] = checksums
         suffix = group_suffix(group.group_id)
-        keys, slots = [], []
-        for block_hash, slot, checksum in zip(*loaded, strict=True):
-            if slot not in absent:
-                keys.append(Key(block_hash + suffix))
-                slots.append(slot)
-                group.checksums[slot] = checksum
-        group.table.restore(keys, slots)
+        group.table.restore([Key(block_hash + suffix) for block_hash in hashes], slots)
 
     def describe(self) -> str:
         found = sum(len(group.table.slot_of) for group in self.groups.values())

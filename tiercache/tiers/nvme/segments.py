@@ -108,7 +108,10 @@ class Segments:
 
         Finer than ``torn``: a segment that only has to grow keeps the slots it has.
         """
-        return [slot for slot in slots if not self._holds(slot)]
+        size = self._slots_per_segment
+        # Not the last one: a number beyond the last slot may seem to lie in it.
+        whole = {number for number in range(self.count - 1) if self._is_whole(number)}
+        return [slot for slot in slots if slot // size not in whole and not self._holds(slot)]
 
     def lacking(self) -> list[range]:
         """Slots of the segments that are not there in full, as runs."""
