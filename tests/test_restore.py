@@ -2,13 +2,14 @@
 """Restore plans: examples for each kind of group, and any mixture against the definition."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core_helpers import BLOCK, chain, full, state, window
-from tiercache.blocks import GroupKind, GroupSpec, Key, Lineage, make_key
+from tiercache.blocks import GroupKind, GroupSpec, Key, Lineage, key_group, key_hash, make_key
 from tiercache.restore import Lookup, Planner, RestorePlan
 from tiercache.slots import Presence
 
@@ -292,6 +293,12 @@ def test_any_mixture_is_restored_to_the_deepest_boundary(
     boundary, used = deepest(groups, present, start, limit)
     assert plan.boundary == boundary
     assert plan.pending == any(entry in storing for entry in used)
+    hashes = chain("a", TOKENS // PER_HASH)
+    needed = Planner(groups).needed(Lineage(hashes, PER_HASH), plan)
+    found = [(key_group(k), (hashes.index(key_hash(k)) + 1) * PER_HASH) for k in needed]
+    assert len(found) == len(set(found))
+    assert set(found) == set(used) - {None}
+    assert all(a < b for a, b in pairwise(found) if a[0] == b[0])
     assert plan.lost >= 0
     if boundary < deepest(groups, everything, start, limit)[0]:
         assert plan.ended_by in {group_id for group_id, _ in missing}

@@ -217,6 +217,34 @@ def test_clear_drops_everything(pool: SlotPool) -> None:
     pool.validate()
 
 
+def test_what_was_pinned_for_a_copy_comes_back_where_it_was(pool: SlotPool) -> None:
+    store(pool, A, B, C)
+    pool.pin([A, B], hit=False)
+    pool.pin([B], hit=False)
+    pool.unpin([B, A], hit=False)
+    assert pool.pins == 1
+    assert pool.policy.peek(4).keys == [A, C]
+    pool.unpin([B], hit=False)
+    assert pool.policy.peek(4).keys == [A, B, C]
+
+
+def test_foreign_slots_stay_out_of_use_until_they_are_given_back(pool: SlotPool) -> None:
+    store(pool, A, B, C)
+    pool.clear(foreign=[1])
+    pool.clear(foreign=[2])
+    assert pool.counts() == SlotCounts(free=2, storing=2, live=0, demoted=0, pinned=0)
+    assert pool.free == 2
+    assert not pool.fits(3)
+    assert store(pool, D, E) == [0, 3]
+    pool.validate()
+    pool.give_back([1, 0])
+    assert pool.free == 1
+    assert store(pool, A) == [1]
+    pool.give_back([1, 2])
+    assert store(pool, B) == [2]
+    pool.validate()
+
+
 def _lose_a_slot(pool: SlotPool) -> None:
     pool._free.pop()
 

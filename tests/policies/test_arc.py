@@ -128,6 +128,13 @@ def test_only_a_hit_counts_as_seen_again(arc: ARC, hit: bool, expected: str) -> 
     assert order(arc) == expected
 
 
+def test_what_is_copied_is_passed_over_and_keeps_its_place(arc: ARC) -> None:
+    arc.pin([A, C], hit=False)
+    assert order(arc) == "bd"
+    arc.unpin([C, A])
+    assert order(arc) == "abcd"
+
+
 def test_a_hit_on_a_pinned_key_counts(arc: ARC) -> None:
     arc.pin([A], hit=False)
     arc.pin([A], hit=True)

@@ -225,7 +225,7 @@ def test_chunks_of_several_blocks_are_brought_from_where_the_device_ends(
 ) -> None:
     rig = make_rig(groups=[full(FULL, 2 * BLOCK), state(STATES[0])], full_slots=3)
     hashes, _ = conversation(10)
-    rig.stock([*keys(hashes[1::2], FULL), *keys(hashes, STATES[0])])
+    rig.stock([*keys([*hashes[1::2], hashes[8]], FULL), *keys(hashes, STATES[0])])
     request = rig.open(hashes)
     wanted = rig.wants(request, start=3)
     assert sorted(wanted) == sorted([*keys(hashes[3:8:2], FULL), *keys([hashes[7]], STATES[0])])

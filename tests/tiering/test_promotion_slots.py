@@ -92,6 +92,27 @@ def test_without_room_a_request_does_not_wait_for_ever(rig: Rig) -> None:
     assert rig.promoter.late == 1
 
 
+def test_a_request_that_is_late_does_not_hold_up_the_next_one(rig: Rig) -> None:
+    other, _ = conversation(30, name="other")
+    rig.turn(other)
+    held = keys(other, FULL)
+    rig.cache.load(rig.open(other), held)
+    rig.settle()
+    requests = []
+    for name, blocks in (("a", 8), ("b", 2)):
+        hashes, stocked = conversation(blocks, blocks, name=name)
+        rig.stock(stocked)
+        requests.append(rig.open(hashes))
+        assert rig.ask(requests[-1]) is None
+        rig.after(PATIENCE_S / 4)
+        assert rig.loading == []
+    rig.after(PATIENCE_S / 2)
+    assert len(rig.loading) == 2 + 2
+    rig.end()
+    assert rig.load(requests[1]) == 2
+    assert rig.ask(requests[0]) == 0
+
+
 def test_room_is_never_made_of_what_is_needed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the prefix is here, and evicted first."""
     monkeypatch.setattr(promotion, "STEP_KEYS", 3)
@@ -105,6 +126,7 @@ def test_room_is_never_made_of_what_is_needed(rig: Rig, monkeypatch: pytest.Monk
     assert rig.ask(request) is None
     for _ in range(20):
         rig.end()
+    assert rig.cache.journal.total(EventKind.PROMOTED) == 8 + 2
     assert rig.load(request) == 16
 
 

@@ -319,6 +319,18 @@ def test_a_tier_that_hangs_pins_half_of_the_pool_and_no_more(rig: Rig) -> None:
     assert rig.pins == 0
 
 
+def test_nothing_waits_for_a_tier_that_is_sick(rig: Rig) -> None:
+    rig.turn(conversation(24)[0])
+    rig.cache.poll()
+    rig.tier.sicken()
+    rig.turn(conversation(4, name="other")[0])
+    rig.cache.poll()
+    assert not rig.spiller.has_work(rig.tier)
+    rig.tier.sicken(healthy=True)
+    rig.settle()
+    assert len(rig.tier.keys) == 16
+
+
 # --- resets and the end
 
 
