@@ -157,10 +157,12 @@ class Planner:
             yield group, at_boundary
         for group in self._full:
             step = group.tokens_per_chunk
-            whole = boundary - boundary % step + group.lookahead
+            whole = boundary - boundary % step
             yield group, _ends(group, start, whole)
             if boundary % step:
                 yield group, at_boundary
+            if group.lookahead:
+                yield group, range(whole + step, whole + step + 1)
         for group in self._window:
             step, chunks = group.tokens_per_chunk, _window(group, start, boundary)[::-1]
             yield group, range(chunks.start * step, chunks.stop * step, step)

@@ -260,10 +260,10 @@ def test_progress_on_a_terminal(command: Command, monkeypatch: pytest.MonkeyPatc
 
 def test_ctrl_c_is_130(tmp_path: Path) -> None:
     code = (
-        "import os, signal, threading\n"
+        "import signal, time\n"
         "from tiercache.cli.main import main\n"
         "from tiercache.replay import registry\n"
-        "registry.play = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n"
+        "registry.play = lambda *_, **__: (signal.raise_signal(signal.SIGINT), time.sleep(60))\n"
         "main(['replay', '--scenario', 'coding'])\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
