@@ -41,6 +41,9 @@ def engine(recipe: Recipe, disk: Path) -> Iterator[Engine]:
 @pytest.fixture(autouse=True)
 def _empty(engine: Engine) -> None:
     engine.reset_all()
+    (tier,) = engine.manager.cache.tiering.tiers
+    while tier._cleared != tier._era:  # until the index is empty, nothing is stored
+        engine.settle()
 
 
 def boundary(engine: Engine) -> int:
