@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-import numpy as np
-
 from tiercache.blocks import GroupSpec, Key, group_suffix
 from tiercache.errors import TierCacheError
 from tiercache.tierconfig import NvmeConfig
@@ -112,6 +110,8 @@ class Disk:
             here = [at for at, slot in enumerate(slots) if slot not in absent]
             hashes = [hashes[at] for at in here]
             slots, checksums = [slots[at] for at in here], [checksums[at] for at in here]
+        import numpy as np
+
         # A view of the array: a million assignments, one by one, take a fifth of a second.
         np.frombuffer(group.checksums, np.uint64)[slots] = checksums
         suffix = group_suffix(group.group_id)
