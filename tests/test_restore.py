@@ -214,6 +214,13 @@ def test_a_partial_block_that_is_being_written_is_pending() -> None:
     assert make_plan([full(0), state(1, 4)], ready, storing=[(0, 40)], per_hash=4).pending
 
 
+def test_a_window_is_to_blame_where_all_other_groups_could_end() -> None:
+    groups = [full(0, 2 * BLOCK), full(1, 3 * BLOCK), window(2, 1)]
+    ready = [*blocks(0, [1, 2, 3, 4], 2 * BLOCK), *blocks(1, [1, 2], 3 * BLOCK)]
+    plan = make_plan(groups, [*ready, *blocks(2, [1, 2, 3, 4, 5, 7, 8])])
+    assert (plan.boundary, plan.ended_by) == (0, 2)
+
+
 # --- any mixture of groups, against the definition
 
 PER_HASH, TOKENS = 4, 48

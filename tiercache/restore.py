@@ -7,6 +7,7 @@ Pure: it sees the groups, a lineage and what is present, moves nothing and pins 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
+from math import lcm
 from typing import NamedTuple
 
 from tiercache.blocks import GroupKind, GroupSpec, Key, Lineage
@@ -92,7 +93,7 @@ class Planner:
             boundary, ended_by = self._windowed(seen, start, attention), None
         pending = boundary > start and self._pending(seen, start, boundary)
         if ended_by is None and boundary < attention:
-            ended_by = self._missing_at(seen, start, attention)
+            ended_by = self._missing_at(seen, start, self._end(attention))
         if ended_by is None:
             ended_by = _shortest(reach, limit)
         if not self._full or boundary > attention:
@@ -129,11 +130,15 @@ class Planner:
             before = boundary
             for group in self._window:
                 boundary = _window_end(seen, group, start, boundary)
-            for group in self._full:
-                boundary -= boundary % group.tokens_per_chunk
+            boundary = self._end(boundary)
             if boundary == before:
                 return boundary
         return start
+
+    def _end(self, boundary: int) -> int:
+        """The deepest boundary up to ``boundary`` that a prefix can end at, windows aside."""
+        steps = () if self._state else (group.tokens_per_chunk for group in self._full)
+        return boundary - boundary % lcm(*steps)
 
     def _pending(self, seen: "_Seen", start: int, boundary: int) -> bool:
         storing = seen.storing
