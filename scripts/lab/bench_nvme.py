@@ -14,8 +14,9 @@ import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from lab import bench_nvme_fio as fio
@@ -39,6 +40,7 @@ RIVALS: dict[str, type[Contender]] = {
     "vllm_fs": rivals.VllmFs,
     "lmcache": rivals.LMCache,
 }
+Maker = Callable[[Workload], Contender]
 OPERATIONS = ("store", "load", "steady_store")
 LOOKUP_KEYS = 10_000
 
@@ -65,10 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not takes_direct(directory):
             say(f"bench_nvme: no direct I/O in {options.path}: choose another --path")
             return 2
-        kinds: list[type[Contender]] = [Ours, *present(options.against)]
+        makers = [Ours, *present(options.against, options.fio_depth)]
         notes: list[str] = []
         rows = [
-            *transfers(directory, options, kinds, notes),
+            *transfers(directory, options, makers, notes),
             *lookups(directory, options.entries, options.rounds),
         ]
     print(document(rows) if options.json else table(rows, notes))
@@ -88,6 +90,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--sizes", type=_sizes, default="1MiB,7MiB,31MiB", help="of blocks (default: %(default)s)")
     add("--rounds", type=_positive, default=5, metavar="N", help="(default: %(default)s)")
     add("--entries", type=_positive, default=1_000_000, metavar="N", help="of the large tier")
+    add(
+        "--fio-depth",
+        type=_positive,
+        default=DEPTH,
+        metavar="N",
+        help="blocks that fio moves at once (default: %(default)s, as many as the tier's jobs)",
+    )
     add(
         "--against",
         type=_names,
@@ -148,27 +157,27 @@ def takes_direct(directory: Path) -> bool:
     return True
 
 
-def present(names: Sequence[str]) -> list[type[Contender]]:
+def present(names: Sequence[str], fio_depth: int) -> list[Maker]:
     """The rivals that can take part; says why the others cannot."""
-    found = []
+    found: list[Maker] = []
     for name in names:
         kind = RIVALS[name]
         reason = fio.missing() if kind is fio.Fio else rivals.missing(kind)
         if reason:
             say(f"without {name}: {reason}")
         else:
-            found.append(kind)
+            found.append(partial(fio.Fio, depth=fio_depth) if kind is fio.Fio else kind)
     return found
 
 
 def transfers(
-    directory: Path, options: argparse.Namespace, kinds: list[type[Contender]], notes: list[str]
+    directory: Path, options: argparse.Namespace, makers: Sequence[Maker], notes: list[str]
 ) -> list[Row]:
     figures = Figures()
     for size in options.sizes:
         work = Workload.of(size, options.bytes)
         say(f"{size / 2**20:g} MiB: {work.blocks} blocks; preparing memory")
-        with contest(work, kinds) as contenders:
+        with contest(work, makers) as contenders:
             for number in range(options.rounds):
                 for spins in (False, True):
                     say(f"  round {number + 1} of {options.rounds}{', busy' * spins}")
@@ -179,11 +188,11 @@ def transfers(
 
 
 @contextmanager
-def contest(work: Workload, kinds: list[type[Contender]]) -> Iterator[list[Contender]]:
+def contest(work: Workload, makers: Sequence[Maker]) -> Iterator[list[Contender]]:
     with ExitStack() as undo:
         contenders: list[Contender] = []
-        for kind in kinds:
-            contender = kind(work)
+        for make in makers:
+            contender = make(work)
             undo.callback(contender.release)
             contenders.append(contender)
         yield contenders

@@ -25,10 +25,19 @@ Direction = Literal["read", "write"]
 
 
 class Fio(Contender):
-    """Reads or writes a file once, in blocks of the workload's size, ``DEPTH`` at once."""
+    """Reads or writes a file once, in blocks of the workload's size, ``depth`` of them at once.
+
+    Every block goes through one of ``depth`` buffers: where these are small enough to stay in a
+    processor's cache and the disk is another program's memory, it reaches what no cache can that
+    moves each block to a place of its own.
+    """
 
     name = "fio"
     memory = "its buffers, huge pages"
+
+    def __init__(self, work: Workload, depth: int = DEPTH) -> None:
+        super().__init__(work)
+        self._depth = min(depth, work.blocks)
 
     def open(self, directory: Path) -> None:
         self._file = directory / "fio"
@@ -46,7 +55,7 @@ class Fio(Contender):
     def _run(self, direction: Direction, *, overwrite: bool) -> float:
         failures = []
         for engine in ENGINES:
-            line = command(self._file, direction, self.work, engine, overwrite=overwrite)
+            line = self._command(direction, engine, overwrite=overwrite)
             ran = subprocess.run(
                 line,
                 env={**os.environ, "GLIBC_TUNABLES": HUGE_PAGES},
@@ -61,6 +70,11 @@ class Fio(Contender):
             failures.append(f"{engine}: {ran.stderr.strip() or ran.stdout.strip()}")
         raise RuntimeError("fio failed; " + "; ".join(failures))
 
+    def _command(self, direction: Direction, engine: str, *, overwrite: bool) -> list[str]:
+        return command(
+            self._file, direction, self.work, engine, depth=self._depth, overwrite=overwrite
+        )
+
 
 def missing() -> str | None:
     """Why fio cannot take part; None if it can."""
@@ -68,7 +82,7 @@ def missing() -> str | None:
 
 
 def command(
-    file: Path, direction: Direction, work: Workload, engine: str, *, overwrite: bool
+    file: Path, direction: Direction, work: Workload, engine: str, *, depth: int, overwrite: bool
 ) -> list[str]:
     # As a mix of only reads, fio fills its buffers beforehand: else it is their first use that is
     # measured, and at 8 x 31 MiB reads at half the speed.
@@ -80,7 +94,7 @@ def command(
         *pattern,
         f"--bs={work.block_bytes}",
         f"--size={work.nbytes}",
-        f"--iodepth={DEPTH}",
+        f"--iodepth={depth}",
         f"--ioengine={engine}",
         f"--overwrite={int(overwrite)}",
         "--direct=1",

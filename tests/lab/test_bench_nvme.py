@@ -148,8 +148,8 @@ def test_document() -> None:
 
 
 def test_fio_is_asked_for_the_same(tmp_path: Path) -> None:
-    line = fio.command(tmp_path, "write", Workload(4096, 3), "libaio", overwrite=True)
-    assert {"--bs=4096", "--size=12288", "--iodepth=8", "--direct=1", "--overwrite=1"} <= set(line)
+    line = fio.command(tmp_path, "write", Workload(4096, 3), "libaio", depth=5, overwrite=True)
+    assert {"--bs=4096", "--size=12288", "--iodepth=5", "--direct=1", "--overwrite=1"} <= set(line)
 
 
 def test_rate_of_fio() -> None:
