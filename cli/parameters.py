@@ -76,3 +76,11 @@ class Count(ParamType):
 
 def _name(param: click.Parameter | None) -> str:
     return param.opts[0] if param is not None else "value"
+
+
+reference_tokens = click.option(
+    "--reference-tokens",
+    type=Count(),
+    metavar="N",
+    help="Length that state slots are sized for. [the model's context]",
+)

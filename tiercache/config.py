@@ -177,7 +177,7 @@ _FOREIGN: Final = {
     "cache_policy_module_path": f"use eviction_policy, one of {', '.join(EVICTION_POLICIES)}",
     "canonical_layout": "leave it out: slots have the layout of the worker that fills them",
     "mamba_checkpoint_stride": "use vLLM's --prefix-cache-retention-interval",
-    "tier_poll_interval_s": "leave it out: tiers are polled whenever the scheduler asks for blocks",
+    "tier_poll_interval_s": "leave it out: tiers are polled at every step of the engine",
 }
 
 

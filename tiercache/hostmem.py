@@ -2,8 +2,7 @@
 """What the kernel says about host memory: how much is left, and in which pages a range lies.
 
 Covers /proc/meminfo, control groups of both versions, reserved huge pages and /proc/self/smaps,
-as snapshots. It reserves nothing:
-processes that ask at the same time are told the same bytes.
+as snapshots. It reserves nothing: processes that ask at the same time are told the same bytes.
 """
 
 import re

@@ -254,9 +254,8 @@ class PrimaryTier:
         A hit undoes the demotion of what it consumes. Raises KeyError, and pins nothing, if a key
         is not ready.
         """
-        wanted = [(pool, list(group_keys)) for pool, group_keys in self._by_group(keys)]
-        slots = [slot for pool, group_keys in wanted for slot in pool.locate(group_keys)]
-        for pool, group_keys in wanted:
+        located, slots = self._locate(keys)
+        for pool, group_keys in located:
             pool.pin(group_keys, hit=True)
             request.use(pool.spec.group_id, group_keys)
             self._record(EventKind.RESTORED, pool, group_keys, request)
@@ -269,11 +268,15 @@ class PrimaryTier:
 
         Returns their slots as ``pin`` does, and raises KeyError as it does.
         """
-        wanted = [(pool, list(group_keys)) for pool, group_keys in self._by_group(keys)]
-        slots = [slot for pool, group_keys in wanted for slot in pool.locate(group_keys)]
-        for pool, group_keys in wanted:
+        located, slots = self._locate(keys)
+        for pool, group_keys in located:
             pool.pin(group_keys, hit=False)
         return slots
+
+    def _locate(self, keys: Collection[Key]) -> tuple[list[tuple[SlotPool, list[Key]]], list[int]]:
+        """Keys by pool, and the slots of all; KeyError before anything is done with one of them."""
+        located = [(pool, list(group_keys)) for pool, group_keys in self._by_group(keys)]
+        return located, [slot for pool, run in located for slot in pool.locate(run)]
 
     def unpin(self, keys: Collection[Key], *, hit: bool = True) -> None:
         """Undo one ``pin`` of each key, or one ``hold``, which was no hit.

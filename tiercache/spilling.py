@@ -57,10 +57,9 @@ class Spiller:
         self._primary = primary
         self._jobs = jobs
         self._now = clock
-        self._on_store = [tier for tier in jobs.tiers if tier.spill == "on_store"]
         self._on_evict = [tier for tier in jobs.tiers if tier.spill == "on_evict"]
         self._waiting: dict[SecondaryTier, deque[tuple[SlotPool, Sequence[Key]]]] = {
-            tier: deque() for tier in self._on_store
+            tier: deque() for tier in jobs.tiers if tier.spill == "on_store"
         }
         self._resting: list[Resting] = []
         sizes = jobs.tiers[0].memory.record_bytes
@@ -83,7 +82,7 @@ class Spiller:
 
     def _notice(self, event: Event) -> None:
         pool = self._primary.pools[event.group_id]
-        if event.kind is EventKind.STORED and self._on_store:
+        if event.kind is EventKind.STORED and self._waiting:
             self._enqueue(pool, list(event.keys))
         elif event.kind in (EventKind.DEMOTED, EventKind.STRANDED):
             for tier in self._jobs.tiers:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tiercache.cli.parameters import Count, Listed, Size, flat
+from tiercache.cli.parameters import Count, Listed, Size, flat, reference_tokens
 from tiercache.replay.registry import policy_names
 
 if TYPE_CHECKING:
@@ -85,12 +85,7 @@ Examples:
     help="Host memory over all workers, one size or more.",
 )
 @click.option("--tp", type=Count(), metavar="N", help="Workers that share the model. [1]")
-@click.option(
-    "--reference-tokens",
-    type=Count(),
-    metavar="N",
-    help="Length that state slots are sized for. [the model's context]",
-)
+@reference_tokens
 @click.option(
     "policies",
     "--policy",

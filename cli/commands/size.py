@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tiercache.cli import output
-from tiercache.cli.parameters import Count, Retention, Size
+from tiercache.cli.parameters import Count, Retention, Size, reference_tokens
 from tiercache.cli.table import count, share, table
 from tiercache.cli.table import size as sized
 
@@ -49,12 +49,7 @@ Examples:
     help="The model's config.json, or the folder that has it. Nothing is downloaded.",
 )
 @click.option("--tp", type=Count(), default=1, show_default=True, metavar="N", help="Workers.")
-@click.option(
-    "--reference-tokens",
-    type=Count(),
-    metavar="N",
-    help="Length that state slots are sized for. [the model's context]",
-)
+@reference_tokens
 @click.option(
     "--retention",
     type=Retention(),

@@ -10,28 +10,13 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Command
-from tests.replay.samples import MOONCAKE
+from tests.replay.samples import MOONCAKE, ROW_FIELDS
 from tiercache.cli import replaying
 from tiercache.replay import plots
 from tiercache.replay.registry import policy_names
 from tiercache.replay.workloads import SCENARIOS
 
-FIELDS = [
-    "trace",
-    "policy",
-    "block_tokens",
-    "token_slots",
-    "state_slots",
-    "requests",
-    "prompt_tokens",
-    "restored_tokens",
-    "restored_share",
-    "evicted_live",
-    "evicted_demoted",
-    "demotions",
-    "stranded_tokens",
-    "seconds",
-]
+FIELDS = [*ROW_FIELDS, "seconds"]
 #: A workload that takes no time.
 QUICK = ("--scenario", "coding", "--conversations", 3, "--max-requests", 5)
 

@@ -5,7 +5,8 @@ A file defines the fixture ``engine`` and runs in a process of its own. With ``s
 ends with a look at the books and at the bytes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from lab.engine import Engine
 from lab.witness import Witness
 
 HERE = Path(__file__).parent
+SHARED_MEMORY = Path("/dev/shm")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,6 +23,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+@contextmanager
+def removing(is_theirs: Callable[[str], bool]) -> Iterator[None]:
+    """At the end, unlink new files in shared memory whose names are not ours but ``is_theirs``."""
+    before = set(SHARED_MEMORY.iterdir())
+    yield
+    for file in set(SHARED_MEMORY.iterdir()) - before:
+        if is_theirs(file.name):
+            file.unlink()
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from lab import transfers
 from lab.conversation import random_tokens
 from lab.recipes import QWEN3_NEXT
 from lab.server import Server, server
+from tests.e2e.conftest import SHARED_MEMORY, removing
 
-SHARED_MEMORY = Path("/dev/shm")
 PROMPT = random_tokens(1_500, "restart")
 BOUNDARY = 1_472
 WRITTEN_S = 30
@@ -24,11 +24,8 @@ WRITTEN_S = 30
 @pytest.fixture(autouse=True)
 def _without_the_files_of_killed_pythons() -> Iterator[None]:
     """Semaphores and shared memory of the standard library, which vLLM's processes talk through."""
-    before = set(SHARED_MEMORY.iterdir())
-    yield
-    for file in set(SHARED_MEMORY.iterdir()) - before:
-        if file.name.startswith(("sem.mp-", "psm_")):
-            file.unlink()
+    with removing(lambda name: name.startswith(("sem.mp-", "psm_"))):
+        yield
 
 
 @pytest.mark.timeout(400)  # two servers start, each in up to a minute

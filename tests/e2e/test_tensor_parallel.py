@@ -11,6 +11,7 @@ from lab import transfers
 from lab.conversation import random_tokens
 from lab.engine import engine as start
 from lab.recipes import QWEN3_NEXT
+from tests.e2e.conftest import removing
 
 # Every worker needs a key head.
 TWO_HEADS = replace(
@@ -18,9 +19,6 @@ TWO_HEADS = replace(
     name="qwen3_next_tp2",
     settings={**QWEN3_NEXT.settings, "linear_num_key_heads": 2},
 )
-
-
-SHARED_MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +29,8 @@ def _workers_without_a_numa_node_each(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _without_the_files_of_vllm() -> Iterator[None]:
     """vLLM's workers talk through shared memory, which this build does not unlink."""
-    before = set(SHARED_MEMORY.iterdir())
-    yield
-    for file in set(SHARED_MEMORY.iterdir()) - before:
-        if file.name.endswith(("cpushm_0", "cpushm_1")):
-            file.unlink()
+    with removing(lambda name: name.endswith(("cpushm_0", "cpushm_1"))):
+        yield
 
 
 def test_restores_on_two_workers() -> None:

@@ -8,6 +8,22 @@ from typing import Any
 
 from tiercache.replay.turns import Stream, Turn
 
+#: Of every row of figures, in their order; ``seconds`` or an idle conversation's follow.
+ROW_FIELDS = [
+    "trace",
+    "policy",
+    "block_tokens",
+    "token_slots",
+    "state_slots",
+    "requests",
+    "prompt_tokens",
+    "restored_tokens",
+    "restored_share",
+    "evicted_live",
+    "evicted_demoted",
+    "demotions",
+    "stranded_tokens",
+]
 #: Three requests, the second of which goes on from the first.
 MOONCAKE: Sequence[Mapping[str, Any]] = (
     {"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 2]},

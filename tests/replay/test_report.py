@@ -1,32 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 
-from tests.replay.samples import named, stream, turn
+from tests.replay.samples import ROW_FIELDS, named, stream, turn
 from tiercache.replay.report import document, row
 from tiercache.replay.simulate import Setup, simulate
 
-FIELDS = [
-    "trace",
-    "policy",
-    "block_tokens",
-    "token_slots",
-    "state_slots",
-    "requests",
-    "prompt_tokens",
-    "restored_tokens",
-    "restored_share",
-    "evicted_live",
-    "evicted_demoted",
-    "demotions",
-    "stranded_tokens",
-]
 TURNS = [turn(named("a", 4), 65), turn(named("a", 6), 100)]
 SETUP = Setup.uniform(block_tokens=16, token_slots=8, state_slots=4, policy="lru-plain")
 
 
 def test_a_row_has_the_fields_of_the_schema() -> None:
     figures = row(simulate(stream(TURNS, 16), SETUP))
-    assert list(figures) == [*FIELDS, "seconds"]
+    assert list(figures) == [*ROW_FIELDS, "seconds"]
     assert figures["policy"] == "lru-plain"
     assert (figures["token_slots"], figures["state_slots"]) == (8, 4)
     assert figures["restored_tokens"] == 64

@@ -8,7 +8,7 @@ tier to it.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -43,20 +43,16 @@ class SlotMemory:
         workers, size = self._regions[group_id], self._slot_bytes[group_id]
         if len(workers) > 1:
             return [part[slot * size : (slot + 1) * size] for slot in slots for part in workers]
-        return [
-            workers[0][first * size : (first + count) * size] for first, count in neighbours(slots)
-        ]
+        return [workers[0][run.start * size : run.stop * size] for run in neighbours(slots)]
 
 
-def neighbours(slots: Sequence[int]) -> list[tuple[int, int]]:
-    """Runs of ascending neighbours in ``slots``, in their order, as (first slot, length)."""
-    runs: list[tuple[int, int]] = []
-    for slot in slots:
-        if runs and slot == sum(runs[-1]):
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((slot, 1))
-    return runs
+def neighbours(slots: Sequence[int]) -> Iterator[range]:
+    """Runs of ascending neighbours in ``slots``, in their order."""
+    start = 0
+    for at in range(1, len(slots) + 1):
+        if at == len(slots) or slots[at] != slots[at - 1] + 1:
+            yield range(slots[start], slots[at - 1] + 1)
+            start = at
 
 
 class Batch(NamedTuple):

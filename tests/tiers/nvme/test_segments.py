@@ -123,7 +123,7 @@ def test_segments_are_allocated_when_they_are_needed(tmp_path: Path) -> None:
     directory = tmp_path / "deeper" / "g0"
     with segments(directory) as group:
         assert (group.count, group.allocated, sizes(directory)) == (3, 0, {})
-        assert group.torn == {0, 1, 2}
+        assert group.lacking() == [range(SLOTS)]
         assert group.missing([0, 1, 9]) == 6 * RECORD
         group.prepare([9, 0, 1])
         assert sizes(directory) == {"000000.seg": 4 * RECORD, "000002.seg": 2 * RECORD}
@@ -177,7 +177,7 @@ def test_what_was_allocated_is_found_again(tmp_path: Path) -> None:
     with segments(tmp_path) as group:
         group.prepare(range(SLOTS))
     with segments(tmp_path) as group:
-        assert group.torn == frozenset()
+        assert group.lacking() == []
         assert group.allocated == nbytes(tmp_path) == SLOTS * RECORD
         assert group.absent(range(SLOTS)) == []
         assert len(group.runs(range(SLOTS))) == 3

@@ -5,10 +5,11 @@ Covers numbers only: not who has the other slots (``space``). No I/O, no clock.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from tiercache.errors import InvariantError
+from tiercache.tiers.base import neighbours
 
 
 class FreeSlots:
@@ -58,8 +59,8 @@ class FreeSlots:
 
     def give(self, slots: Iterable[int]) -> None:
         """Add slots that are not free."""
-        for start, end in _runs(sorted(slots)):
-            self.give_run(start, end)
+        for run in neighbours(sorted(slots)):
+            self.give_run(run.start, run.stop)
 
     def give_run(self, start: int, end: int) -> None:
         """Add the slots from ``start`` to ``end - 1``, none of which is free."""
@@ -112,15 +113,6 @@ class FreeSlots:
         for invariant, holds in checks.items():
             if not holds:
                 raise InvariantError(f"free slots: {invariant}: violated")
-
-
-def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Runs of neighbours, each as its first slot and the one behind it, in ascending slots."""
-    start = 0
-    for at in range(1, len(slots) + 1):
-        if at == len(slots) or slots[at] != slots[at - 1] + 1:
-            yield slots[start], slots[at - 1] + 1
-            start = at
 
 
 def gaps(taken: Iterable[int], slots: int) -> Iterator[tuple[int, int]]:

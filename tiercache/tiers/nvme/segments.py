@@ -64,8 +64,6 @@ class Segments:
     OSError from the file system.
     """
 
-    torn: frozenset[int]
-    """Segments that lacked some of their slots when this was opened: missing, or too short."""
     allocated: int
     """Bytes that the segments occupy."""
 
@@ -96,7 +94,6 @@ class Segments:
         except BaseException:
             self.close()
             raise
-        self.torn = frozenset(n for n in range(self.count) if not self._is_whole(n))
 
     @property
     def count(self) -> int:
@@ -106,7 +103,7 @@ class Segments:
     def absent(self, slots: Iterable[int]) -> list[int]:
         """Those of ``slots`` that no file holds: never allocated, or cut off.
 
-        Finer than ``torn``: a segment that only has to grow keeps the slots it has.
+        Finer than ``lacking``: a segment that only has to grow keeps the slots it has.
         """
         size = self._slots_per_segment
         # Not the last one: a number beyond the last slot may seem to lie in it.

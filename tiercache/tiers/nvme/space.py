@@ -8,6 +8,7 @@ what is decided here. No I/O, no clock.
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import filterfalse
 from math import ceil, inf
 from typing import Final, NamedTuple
 
@@ -97,8 +98,8 @@ class SlotTable:
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
         """The keys that have no slot and are not getting one, each once, in their order."""
-        known = self.slot_of, self.writing
-        return [key for key in dict.fromkeys(keys) if not any(key in table for table in known)]
+        unpublished = filterfalse(self.slot_of.__contains__, dict.fromkeys(keys))
+        return list(filterfalse(self.writing.__contains__, unpublished))
 
     def room(self, n: int) -> bool:
         """Whether ``n`` slots could be allocated now."""
