@@ -45,6 +45,7 @@ def test_defaults_of_an_nvme_tier() -> None:
         "low_water": 0.90,
         "queue_depth": 8,
         "min_free": GIB,
+        "switch_interval": 0.001,
     }
 
 
@@ -76,6 +77,9 @@ def test_a_memory_tier() -> None:
         ("low_water", 0.01, 0.01),
         ("queue_depth", 1, 1),
         ("queue_depth", 256, 256),
+        ("switch_interval", None, None),
+        ("switch_interval", 1, 1.0),
+        ("switch_interval", 0.00001, 0.00001),
         ("min_free", 0, 0),
         ("min_free", "10GiB", 10 * GIB),
     ],
@@ -107,6 +111,7 @@ WRONG: dict[str, list[object]] = {
     "high_water": [None, True, 0, -0.5, 1.01, 95, "0.95", "95%", math.nan, math.inf, 10**400],
     "low_water": [None, False, 0, 1.01, "0.9", math.nan],
     "queue_depth": [None, True, 0, -1, 257, 8.0, "8"],
+    "switch_interval": [True, 0, -0.001, 1e-6, 2, "0.001", math.nan, math.inf],
     "min_free": [None, True, -1, "-1", "lots", 0.5, math.nan],
 }
 

@@ -52,6 +52,9 @@ class NvmeConfig:
     """Jobs that are at the disk at once."""
     min_free: int = 1 << 30
     """Bytes that the file system keeps free of us. Accepts ``"10GiB"``, and 0."""
+    switch_interval: float | None = 0.001
+    """Seconds that Python code of the process goes on while a thread of the tier waits for its
+    turn: see ``sys.setswitchinterval``. None: what the process has, which is 0.005."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +199,12 @@ def _free_bytes(key: str, value: object) -> int:
     return parse_bytes(key, value, least=0)
 
 
+def _switch_interval(key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-5 <= value <= 1:
+        raise ConfigError(key, value, "null, or seconds from 0.00001 to 1")
+    return float(value)
+
+
 _REQUIRED: Final = {
     "path": 'a path, which is required, such as "path": "/mnt/nvme/tiercache"',
     "capacity": 'a size, which is required, such as "capacity": "1TiB"',
@@ -215,6 +224,7 @@ _TIERS: Final[dict[str, tuple[Callable[..., TierConfig], dict[str, Parser]]]] = 
             "low_water": _share,
             "queue_depth": integer(1, MAX_QUEUE_DEPTH),
             "min_free": _free_bytes,
+            "switch_interval": optional(_switch_interval),
         },
     ),
     "memory": (MemoryConfig, {"type": choice("memory"), "capacity": parse_bytes}),

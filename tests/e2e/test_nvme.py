@@ -42,7 +42,7 @@ def engine(recipe: Recipe, disk: Path) -> Iterator[Engine]:
 def _empty(engine: Engine) -> None:
     engine.reset_all()
     (tier,) = engine.manager.cache.tiering.tiers
-    while tier._cleared != tier._era:  # until the index is empty, nothing is stored
+    while not tier._ledger.is_current:  # until the index is empty, nothing is stored
         engine.settle()
 
 

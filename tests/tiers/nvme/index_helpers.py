@@ -7,6 +7,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+from tiercache.blocks import Key, key_hash
 from tiercache.tiers.nvme.index import Entry, Index, Location
 
 ROOT = Path(__file__).parents[3]
@@ -49,8 +50,9 @@ def contents(index: Index) -> Found:
     """Everything an index loads: (group, slot, hash, checksum)."""
     found: Found = set()
     for group_id in index._slots:
-        hashes, slots, checksums = index.load(group_id)
-        found |= {(group_id, *row) for row in zip(slots, hashes, checksums, strict=True)}
+        slot_of, checksums = index.load(group_id)
+        entries = zip(slot_of.items(), checksums, strict=True)
+        found |= {(group_id, slot, key_hash(Key(key)), sum_) for (key, slot), sum_ in entries}
     return found
 
 

@@ -16,22 +16,32 @@ U64 = 2**64 - 1
         st.integers(0, 299),
         st.tuples(st.binary(min_size=1, max_size=HASH_BYTES), *[st.integers(0, U64)] * 2),
         min_size=1,
-    )
+    ),
+    st.integers(1, 300),
 )
-def test_a_page_gives_back_whatever_it_was_given(rows: dict[int, tuple[bytes, int, int]]) -> None:
-    """Zeros at the end of a hash, hashes of several lengths, all of 64 bits."""
+def test_a_page_gives_back_whatever_it_was_given(
+    rows: dict[int, tuple[bytes, int, int]], limit: int
+) -> None:
+    """Zeros at the end of a hash, hashes of several lengths, all of 64 bits; no stamp twice."""
+    rows = {slot: (name, sum_, stamp & ~511 | slot) for slot, (name, sum_, stamp) in rows.items()}
     changes = {Location(0, slot): Entry(*row) for slot, row in rows.items()}
     sealed = {key: pages.edit(key, None, edits) for key, edits in pages.to_edits(changes).items()}
     assert all(pages.is_intact(key, page) for key, page in sealed.items())
     numbers = [pages.page_number(key) for key in sealed]
-    decoded = pages.decode(numbers, b"".join(map(pages.entries_of, sealed.values())), 300)
-    youngest: dict[bytes, int] = {}
-    for block_hash, _, stamp in rows.values():
-        youngest[block_hash] = max(stamp, youngest.get(block_hash, 0))
-    stamps = [rows[slot][2] for slot in decoded.loaded.slots]
-    assert dict(zip(decoded.loaded.hashes, stamps, strict=True)) == youngest
+    packed = b"".join(map(pages.entries_of, sealed.values()))
+    decoded = pages.decode(numbers, packed, limit, b"#7")
+    youngest: dict[bytes, tuple[int, int]] = {}
+    for slot, (block_hash, _, stamp) in rows.items():
+        youngest[block_hash] = max((stamp, slot), youngest.get(block_hash, (-1, -1)))
+    slot_of, checksums = decoded.loaded
+    found = [rows[slot] for slot in slot_of.values()]
+    assert list(slot_of) == [block_hash + b"#7" for block_hash, _, _ in found]
+    assert [int(checksum) for checksum in checksums] == [checksum for _, checksum, _ in found]
+    stamps = [stamp for _, _, stamp in found]
     assert stamps == sorted(stamps)
-    assert {*decoded.stale, *decoded.loaded.slots} == rows.keys()
+    counting = {h: stamp for h, (stamp, slot) in youngest.items() if slot < limit}
+    assert {h: stamp for h, _, stamp in found} == counting
+    assert sorted([*decoded.stale, *slot_of.values()]) == sorted(rows)
     assert decoded.next_stamp == 1 + max(stamp for _, _, stamp in rows.values())
 
 

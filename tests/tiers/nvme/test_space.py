@@ -175,7 +175,7 @@ def test_a_key_that_is_dropped_while_it_is_written_is_not_published() -> None:
 @pytest.mark.parametrize("name", DISK_POLICIES)
 def test_restored_keys_leave_by_age(name: str) -> None:
     slots = SlotTable(6, make_disk_policy(name, 6), high_water=1, low_water=1)
-    slots.restore([C, A, B], [4, 0, 2])
+    slots.restore({C: 4, A: 0, B: 2})
     slots.validate()
     assert slots.slot_of == {C: 4, A: 0, B: 2}
     allocation = slots.allocate(some_keys(4))
@@ -188,9 +188,7 @@ def test_restored_keys_leave_by_age(name: str) -> None:
 def test_a_restored_key_has_a_slot_of_its_own(restored: list[int]) -> None:
     slots = table(4)
     with pytest.raises(InvariantError):
-        slots.restore([A, B], restored)
-    with pytest.raises(InvariantError):
-        slots.restore([A, A], [0, 1])
+        slots.restore(dict(zip([A, B], restored, strict=True)))
     slots.validate()
     assert slots.used == 0
 

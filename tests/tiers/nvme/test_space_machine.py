@@ -34,7 +34,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.withheld: set[int] = set()
         self.table = SlotTable(self.SLOTS, policy, high_water=max(marks), low_water=min(marks))
         keys = [key(name) for name in "abcdefghijklm"[:n]]
-        self.table.restore(keys, restored[:n])
+        self.table.restore(dict(zip(keys, restored, strict=False)))
         self.published = dict(zip(keys, restored, strict=False))
         self.writing: dict[Key, int] = {}
         self.cancelled: set[Key] = set()

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who leaves the tier, what the index hears of it, and what is declined."""
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Mapping, Sequence
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -18,7 +21,7 @@ from tests.tiers.nvme.tier_helpers import (
     until,
     validate,
 )
-from tiercache.blocks import make_key
+from tiercache.blocks import Key, make_key
 from tiercache.errors import ConfigError
 from tiercache.tiers.nvme.index import Entry, Index, Location
 from tiercache.tiers.nvme.records import Records
@@ -151,7 +154,7 @@ def test_a_load_that_finds_nothing_does_not_release_what_another_one_holds(
 # --- the index
 
 
-def test_removals_reach_the_index_before_what_takes_their_place(
+def test_a_job_is_one_transaction_with_the_removals_since_the_last(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tier, stored = full_tier(rig)
@@ -163,19 +166,45 @@ def test_removals_reach_the_index_before_what_takes_their_place(
         update(index, changes)
 
     monkeypatch.setattr(Index, "update", noted)
-    batches = [rig.begin_store(tier, keys([name]), first) for first, name in enumerate("uvwxyz")]
-    for batch in batches:
-        assert batch
-        rig.wait(tier, batch)
-    seen: set[Location] = set()
-    for changes in updates:
-        removed = {at for at, entry in changes.items() if entry is None}
-        assert not removed & seen
-        seen |= changes.keys() - removed
-    assert updates[0].keys() == {(0, slot) for slot in range(3)}
-    assert len(updates) == 8  # 39 used twice in six stores: 38 + 6 - 3 - 3
-    assert in_index(tier)[0] == len(published(tier)) == 38
+    for name in "uvwxyz":
+        rig.stored(tier, keys([name]))
+        assert in_index(tier)[0] == len(published(tier))
+    assert len(updates) == 6
+    assert [*updates[0].values()].count(None) == 3  # 39 used, down to 36
     assert stored[6] in published(tier)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_late_removal_does_not_unpublish_who_came_into_the_slot(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """The first job evicts and is held back; the second writes where the evicted one was."""
+    tier, _ = full_tier(rig)
+    held, write = keys(["slow"]), Records.write
+    reached, may_go = Event(), Event()
+
+    def gated(records: Records, chosen: Sequence[Key], *args: Any, **kwargs: Any) -> list[int]:
+        if list(chosen) == held:
+            reached.set()
+            assert may_go.wait(30)
+            if fails:
+                raise OSError(errno.EIO, "the disk")
+        return write(records, chosen, *args, **kwargs)
+
+    monkeypatch.setattr(Records, "write", gated)
+    slow = rig.begin_store(tier, held, first=30)
+    assert slow
+    assert reached.wait(30)
+    quick = keys(range(100, 104))
+    rig.stored(tier, quick)  # both slots that were left, and two of those of the evicted
+    may_go.set()
+    assert bool(rig.wait(tier, slow).failed) == fails
+    rig.stored(tier, keys(["last"]))
+    assert in_index(tier)[0] == len(published(tier))
+    left = published(tier)
+    assert set(quick) <= set(left)
+    tier.close()
+    assert set(published(rig.open())) == set(left)
 
 
 def test_what_was_dropped_leaves_the_index_when_the_tier_is_closed(rig: Rig) -> None:

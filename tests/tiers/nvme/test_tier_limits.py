@@ -237,10 +237,13 @@ def test_a_small_disk_is_filled_and_no_exception_escapes(disk: Path, clock: Cloc
         for run in by_group(published(tier)).values():
             assert rig.loaded(tier, run) == run
         validate(tier)
+        left = published(tier)
         tier.close()
         tier = rig.open()
-        for run in by_group(published(tier)).values():
-            assert rig.loaded(tier, run) == run
+        # A full disk may keep the index from hearing of the last evictions. What was evicted is
+        # there as long as nothing was written over it, and does not verify afterwards.
+        right = [key for run in by_group(published(tier)).values() for key in rig.loaded(tier, run)]
+        assert set(right) >= set(left)
         assert churn(rig, tier, 1, "again")
         validate(tier)
         tier.close()

@@ -199,7 +199,7 @@ def published(tier: NvmeTier) -> list[Key]:
 
 def in_index(tier: NvmeTier) -> dict[int, int]:
     """Entries of the index by group."""
-    return {g: len(tier._disk.index.load(g).hashes) for g in tier._groups}
+    return {g: len(tier._disk.index.load(g).slot_of) for g in tier._groups}
 
 
 def namespace_of(path: Path) -> Path:
@@ -208,7 +208,7 @@ def namespace_of(path: Path) -> Path:
 
 
 def wait_cleared(rig: Rig, tier: NvmeTier) -> None:
-    until(lambda: (rig.poll(tier), tier._cleared == tier._era)[1])
+    until(lambda: (rig.poll(tier), tier._ledger.is_current)[1])
 
 
 def segment(rig: Rig, number: int, group_id: int = 0) -> Path:

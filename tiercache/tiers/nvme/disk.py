@@ -10,9 +10,9 @@ import resource
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from tiercache.blocks import GroupSpec, Key, group_suffix
+from tiercache.blocks import GroupSpec, Key
 from tiercache.errors import TierCacheError
 from tiercache.tierconfig import NvmeConfig
 from tiercache.tiers.base import SlotMemory
@@ -104,18 +104,16 @@ class Disk:
 
     def _take_over(self, group: Group, segments: Segments) -> None:
         """Publish what the index has, but for what no file holds any more."""
-        hashes, slots, checksums = self.index.load(group.group_id)
-        if absent := set(segments.absent(slots)):
-            self.stale |= group.locations(absent)
-            here = [at for at, slot in enumerate(slots) if slot not in absent]
-            hashes = [hashes[at] for at in here]
-            slots, checksums = [slots[at] for at in here], [checksums[at] for at in here]
+        slot_of, checksums = self.index.load(group.group_id)
+        slots = list(slot_of.values())
         import numpy as np
 
         # A view of the array: a million assignments, one by one, take a fifth of a second.
         np.frombuffer(group.checksums, np.uint64)[slots] = checksums
-        suffix = group_suffix(group.group_id)
-        group.table.restore([Key(block_hash + suffix) for block_hash in hashes], slots)
+        if absent := set(segments.absent(slots)):
+            self.stale |= group.locations(absent)
+            slot_of = {key: slot for key, slot in slot_of.items() if slot not in absent}
+        group.table.restore(cast(dict[Key, int], slot_of))
 
     def describe(self) -> str:
         found = sum(len(group.table.slot_of) for group in self.groups.values())

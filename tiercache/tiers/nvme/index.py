@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 
 import lmdb
 
+from tiercache.blocks import group_suffix
 from tiercache.errors import InvariantError, TierCacheError
 from tiercache.tiers.nvme.environment import (
     DAMAGE,
@@ -119,7 +120,7 @@ class Index:
             raise TierCacheError(f"the index {directory} cannot be opened: {error}") from error
 
     def load(self, group_id: int) -> Loaded:
-        """Read the entries of a group.
+        """Read the entries of a group, by key.
 
         Damaged pages, entries beyond the group's slots, and all but the youngest entry of a hash
         are left out, and removed.
@@ -130,8 +131,10 @@ class Index:
         except lmdb.Error as error:
             self._report(f"begins anew: {error}", 1)
             self._recover(anew=True)
-            return Loaded([], [], [])
-        loaded, stale, next_stamp = decode(numbers, entries, self._slots[group_id])
+            return Loaded({}, [])
+        loaded, stale, next_stamp = decode(
+            numbers, entries, self._slots[group_id], group_suffix(group_id)
+        )
         self.next_stamp = max(self.next_stamp, next_stamp)
         if torn:
             self._report(f"dropped {len(torn)} damaged pages of group {group_id}", len(torn))

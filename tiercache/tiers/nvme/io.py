@@ -25,6 +25,7 @@ from aiofiles.os import wrap
 
 from tiercache.blocks import SLOT_ALIGNMENT
 from tiercache.errors import ConfigError
+from tiercache.tiers.nvme import interpreter
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class IOEngine:
     system call, two more for every ``in_thread``. A run of 64 MiB does not notice; short ones are
     best done several at a time, by a function that calls ``read_now`` or ``write_now``.
 
+    As long as its threads run, they ask for ``switch_interval``: see ``interpreter``.
+
     All threads are daemons: neither a hung operation nor a missing ``close`` keeps the interpreter
     from ending, which cuts off the jobs that run.
 
@@ -64,10 +67,11 @@ class IOEngine:
     pending: int
     """Jobs that wait or run."""
 
-    def __init__(self, queue_depth: int, name: str) -> None:
+    def __init__(self, queue_depth: int, name: str, switch_interval: float | None = None) -> None:
         if queue_depth < 1:
             raise ConfigError("queue_depth", queue_depth, "at least 1")
         self.pending = 0
+        self._switch_interval = switch_interval
         self._name = name
         self._pid = os.getpid()
         self._places = queue_depth * JOBS_PER_WORKER
@@ -84,6 +88,8 @@ class IOEngine:
         self._workers = _Workers(queue_depth, name)
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._serve, name=name, daemon=True)
+        if switch_interval is not None:
+            interpreter.ask(switch_interval)
         try:
             self._thread.start()
         except RuntimeError:
@@ -141,6 +147,8 @@ class IOEngine:
         # The workers first: one that finishes late reports to the loop.
         self._workers.shutdown()
         self._loop.close()
+        if self._switch_interval is not None:
+            interpreter.withdraw(self._switch_interval)
 
     def _start(self) -> None:
         """On the loop: start what may run, or stop when nothing will."""

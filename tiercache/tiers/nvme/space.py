@@ -67,16 +67,19 @@ class SlotTable:
         self._free = FreeSlots([(0, slots)])
         self._withheld = FreeSlots([])
 
-    def restore(self, keys: Sequence[Key], slots: Sequence[int]) -> None:
+    def restore(self, slot_of: dict[Key, int]) -> None:
         """Publish what the index held at the start, the oldest first, in an empty table.
 
+        ``slot_of`` belongs to the table from then on.
+
         Raises:
-            InvariantError: a key or a slot is there twice, or there is no such slot.
+            InvariantError: a slot is there twice, or there is no such slot.
         """
+        slots = slot_of.values()
         if slots and not 0 <= min(slots) <= max(slots) < self.slots:
             raise InvariantError(f"restored slots are not all below {self.slots}")
-        free, slot_of = FreeSlots(gaps(slots, self.slots)), dict(zip(keys, slots, strict=True))
-        if not len(slot_of) == len(keys) == self.slots - len(free):
+        free = FreeSlots(gaps(slots, self.slots))
+        if len(slot_of) != self.slots - len(free):
             raise InvariantError("restored keys do not have a slot each")
         self._free, self.slot_of = free, slot_of
         self.policy.insert(slot_of)

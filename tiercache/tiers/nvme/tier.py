@@ -6,12 +6,10 @@ what is written and when a disk is left alone. The bytes and the index are handl
 and ``index`` in the threads of ``io``; what they did comes back through ``poll``.
 """
 
-import asyncio
 import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from math import inf
 
@@ -23,6 +21,7 @@ from tiercache.tiers.nvme.breaker import Breaker
 from tiercache.tiers.nvme.disk import Disk, Group
 from tiercache.tiers.nvme.index import HASH_BYTES, Entry, Location
 from tiercache.tiers.nvme.io import IOEngine, in_thread
+from tiercache.tiers.nvme.ledger import Ledger
 from tiercache.tiers.nvme.records import DiskFullError
 from tiercache.tiers.nvme.segments import SEGMENT_BYTES
 from tiercache.tiers.nvme.space import WriteBudget
@@ -79,27 +78,25 @@ class NvmeTier(SecondaryTier):
         self._superseded: set[Key] = set()
         """Demoted keys that are still being written."""
         self._reading, self._writing = Breaker(), Breaker()
-        self._era = 0
         self._rate: float | None = None
         self._next_report = self._heard = -inf
         self._full_at: float | None = None
         """When the disk was found full, if part of the slots is withheld since."""
-        self._cleared = 0
-        """The era of which the index knows."""
         self._clearing = self._closed = False
         self._disk = Disk(config, fingerprint, memory, groups, slots, segment_bytes=segment_bytes)
+        self.index_info = self._disk.index.info
         self._groups = self._disk.groups
         self._removals = self._disk.stale
-        """Entries that the index still has and the tables do not."""
+        """Entries that the index still has and the tables do not, for the next job to take."""
+        self._ledger = Ledger(self._disk.index, self._groups)
         self._stamp = self._disk.index.next_stamp
         self._published = {
             group_suffix(group_id): group.table.slot_of for group_id, group in self._groups.items()
         }
         self._readable = self._published
         """What can be loaded: everything, or nothing while reads rest."""
-        self._index_lock = asyncio.Lock()
         try:
-            self._engine = IOEngine(config.queue_depth, f"tiercache-{name}")
+            self._engine = IOEngine(config.queue_depth, f"tiercache-{name}", config.switch_interval)
         except BaseException:
             self._disk.close()
             raise
@@ -141,7 +138,7 @@ class NvmeTier(SecondaryTier):
         count = len(batch.keys)
         return (
             self._writing.allows(now)
-            and self._cleared == self._era
+            and self._ledger.is_current
             and all(0 < len(key_hash(key)) <= HASH_BYTES for key in batch.keys)
             and len(group.table.missing(batch.keys)) == count
             and group.table.room(count)
@@ -154,7 +151,9 @@ class NvmeTier(SecondaryTier):
         assert allocation is not None
         self._counters["evicted"] += len(allocation.evicted)
         self._removals |= group.locations(allocation.evicted.values())
-        job = Job(batch, batch.keys, allocation.slots, loads=False, era=self._era, started=now)
+        job = Job(
+            batch, batch.keys, allocation.slots, loads=False, era=self._ledger.era, started=now
+        )
         stamps = range(self._stamp, self._stamp + len(batch.keys))
         self._stamp += len(batch.keys)
         store = partial(self._store, group, job, stamps, self._removals)
@@ -168,12 +167,9 @@ class NvmeTier(SecondaryTier):
     async def _store(
         self, group: Group, job: Job, stamps: Sequence[int], removals: set[Location]
     ) -> None:
-        """On the I/O loop. The index lock is fair: removals are in the order of allocation."""
         batch, disk = job.batch, job.disk
+        self._ledger.unpublish(removals)
         try:
-            if removals:
-                # Should this fail, what it left in the index does not verify after a restart.
-                await self._update(job, dict.fromkeys(removals))
             checksums = await in_thread(
                 group.records.write, batch.keys, batch.slots, disk, durable=self._durable
             )
@@ -182,17 +178,11 @@ class NvmeTier(SecondaryTier):
                 Location(group.group_id, slot): Entry(key_hash(key), checksum, stamp)
                 for slot, (key, checksum, stamp) in zip(disk, entries, strict=True)
             }
-            await self._update(job, changes)
+            await self._ledger.publish(group.group_id, changes, job.era)
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing was stored
             self._outcomes.append(Outcome(job, batch.keys, batch.keys, error))
         else:
             self._outcomes.append(Outcome(job, batch.keys, checksums=checksums))
-
-    async def _update(self, job: Job, changes: Mapping[Location, Entry | None]) -> None:
-        async with self._index_lock:
-            if job.era != self._era:
-                raise TierCacheError("the tier was cleared meanwhile")
-            await in_thread(self._disk.index.update, changes)
 
     def load(self, batch: Batch) -> None:
         group = self._groups[batch.group_id]
@@ -200,7 +190,7 @@ class NvmeTier(SecondaryTier):
         here = {key: slot for key, slot in pairs if self.has(key)}
         keys, slots = list(here), list(here.values())
         disk = group.table.hold(keys)
-        job = Job(batch, keys, disk, loads=True, era=self._era, started=self._now())
+        job = Job(batch, keys, disk, loads=True, era=self._ledger.era, started=self._now())
         parts = list(group.records.parts(job.disk))
         job.parts = len(parts) + 1
         self._jobs[job] = None
@@ -247,7 +237,7 @@ class NvmeTier(SecondaryTier):
             self._rest(TierCacheError(f"no answer for {HUNG_S:.0f} s"), now)
         if self._full_at is not None and abs(now - self._full_at) >= GROWTH_PAUSE_S:
             self._grow()
-        if self._cleared != self._era:
+        if not self._ledger.is_current:
             self._clear_index()
         self._readable = self._published if self._reading.allows(now) else {}
         return ended
@@ -255,7 +245,7 @@ class NvmeTier(SecondaryTier):
     def _judge(self, outcome: Outcome, now: float) -> None:
         """Tell a broken device from broken records."""
         breaker = self._reading if outcome.job.loads else self._writing
-        if outcome.job.era != self._era:
+        if outcome.job.era != self._ledger.era:
             return
         if outcome.error is None:
             breaker.succeeded()
@@ -296,7 +286,7 @@ class NvmeTier(SecondaryTier):
         group = self._groups[job.batch.group_id]
         if job.loads:
             self._loaded(group, job)
-        elif job.failed or job.era != self._era:
+        elif job.failed or job.era != self._ledger.era:
             group.table.abandon(job.keys)
         else:
             self._stored(group, job, outcome.checksums)
@@ -330,7 +320,7 @@ class NvmeTier(SecondaryTier):
     # --- the whole tier
 
     def clear(self) -> None:
-        self._era += 1
+        self._ledger.era += 1
         for group in self._groups.values():
             group.table.drop([*group.table.slot_of, *group.table.writing])
         self._removals.clear()
@@ -344,14 +334,10 @@ class NvmeTier(SecondaryTier):
                 self._clearing = False
 
     async def _clear(self) -> None:
-        era = self._era
         try:
-            async with self._index_lock:
-                await in_thread(self._disk.index.clear)
+            await self._ledger.clear()
         except TierCacheError as error:
             self._report("%s", error)
-        else:
-            self._cleared = era
         finally:
             self._clearing = False
 
@@ -382,9 +368,6 @@ class NvmeTier(SecondaryTier):
             # A call that hangs owns its descriptor and its memory: nothing can be closed.
             logger.warning("tiercache tier %s: the device hangs, left open", self.name)
             return
-        with suppress(TierCacheError):
-            if self._cleared != self._era:
-                self._disk.index.clear()
-            self._disk.index.update(dict.fromkeys(self._removals))
+        self._ledger.close(self._removals)
         self._disk.close()
         self._closed = True
