@@ -28,6 +28,7 @@ from lab.bench_nvme_contenders import (
     Workload,
     busy,
     opened,
+    switching,
 )
 from lab.bench_nvme_index import Large
 from lab.bench_nvme_report import Case, Figures, Row, document, single, table
@@ -210,7 +211,7 @@ def play(
                 if name == "steady_store":
                     contender.recycle()
                 os.sync()  # nobody pays for what another left to be written
-                with busy(spins=spins):
+                with busy(spins=spins), switching(contender.switch_interval):
                     seconds = operate(contender, name)
                 case = Case(name, contender.work.block_bytes, spins)
                 figures.add(case, contender.name, contender.work.nbytes, seconds)

@@ -7,6 +7,7 @@ Covers the work they are given, and the busy thread beside them. The others are 
 
 import hashlib
 import shutil
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -78,6 +79,8 @@ class Contender(ABC):
     name: ClassVar[str]
     memory: str
     """Where its blocks lie."""
+    switch_interval: float = 0.005
+    """What the interpreter has while it alone is used: Python's, if it asks for nothing else."""
 
     def __init__(self, work: Workload) -> None:
         self.work = work
@@ -131,6 +134,7 @@ class Ours(InMemory):
     """The NVMe tier over an arena, as full as it can be: each new block takes an old one's slot."""
 
     name = "ours"
+    switch_interval = 0.001
 
     def __init__(self, work: Workload) -> None:
         super().__init__(work)
@@ -150,6 +154,7 @@ class Ours(InMemory):
             high_water=1.0,
             low_water=1.0,
             min_free=0,
+            switch_interval=self.switch_interval,
         )
         self._tier = NvmeTier(
             "bench", self._slots, [self._spec], slots, config=config, fingerprint={}
@@ -207,6 +212,17 @@ def opened(contenders: Sequence[Contender], directory: Path) -> Iterator[None]:
             contender.close()
         for contender in contenders:
             shutil.rmtree(directory / contender.name, ignore_errors=True)
+
+
+@contextmanager
+def switching(seconds: float) -> Iterator[None]:
+    """With this switch interval, which our tier sets for the whole process, rivals included."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @contextmanager
