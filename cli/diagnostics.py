@@ -6,13 +6,20 @@ Covers every line written to stderr and every exit status. What goes to stdout i
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NoReturn
 
 import click
 
-from tiercache.errors import ConfigError, TierCacheError
+from tiercache.errors import (
+    ConfigError,
+    DamageError,
+    FormatError,
+    NoPoolError,
+    PoolBusyError,
+    TierCacheError,
+)
 
 
 class ExitCode(IntEnum):
@@ -24,10 +31,29 @@ class ExitCode(IntEnum):
     """It ran, and what it found is not well: no server answers, or no cache is on."""
     USAGE = 2
     """The command line or a setting cannot be used."""
+    NO_POOL = 3
+    """There is no such pool."""
+    FORMAT = 4
+    """Something is of a version that this program does not read."""
+    BUSY = 5
+    """A running process uses the pool that was to be changed."""
+    DAMAGED = 6
+    """What is stored is damaged beyond repair."""
+    NOT_RUNNING = 7
+    """No server answers, or its process has ended."""
     INTERRUPTED = 130
     """Ended by Ctrl-C."""
     BROKEN_PIPE = 141
     """The reader of stdout went away, as in ``| head``."""
+
+
+#: Statuses of errors that are told apart; all others are ``PROBLEM``.
+STATUS: Mapping[type[TierCacheError], ExitCode] = {
+    NoPoolError: ExitCode.NO_POOL,
+    FormatError: ExitCode.FORMAT,
+    PoolBusyError: ExitCode.BUSY,
+    DamageError: ExitCode.DAMAGED,
+}
 
 
 def run(command: click.Command, program: str, arguments: Sequence[str] | None = None) -> NoReturn:
@@ -59,5 +85,5 @@ def _outcome(command: click.Command, program: str, arguments: Sequence[str] | No
         return ExitCode.USAGE
     except TierCacheError as failure:
         error(program, str(failure))
-        return ExitCode.PROBLEM
+        return STATUS.get(type(failure), ExitCode.PROBLEM)
     return result if isinstance(result, int) else ExitCode.OK

@@ -59,3 +59,19 @@ class InvariantError(TierCacheError, AssertionError):
 
 class TraceError(TierCacheError):
     """A trace, or a line of one, cannot be read; the message names file, line and reason."""
+
+
+class NoPoolError(TierCacheError):
+    """There is no pool where one was looked for; the message says where, and what to do."""
+
+
+class FormatError(TierCacheError):
+    """A file is of a version that this program does not read, or not what it claims to be."""
+
+
+class PoolBusyError(TierCacheError):
+    """A pool is in use by a running process, so it cannot be changed; the message names its pid."""
+
+
+class DamageError(TierCacheError):
+    """What is stored is damaged beyond repair."""

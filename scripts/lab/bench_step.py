@@ -17,6 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -79,11 +80,10 @@ class Player:
     def store(self, keys: list[OffloadKey], ctx: ReqContext) -> None:
         for start in range(0, len(keys), STEP_BLOCKS):
             part = keys[start : start + STEP_BLOCKS]
-            output = self.watch("store", lambda part=part: self.manager.prepare_store(part, ctx))
+            output = self.watch("store", partial(self.manager.prepare_store, part, ctx))
             if output is None or len(output.keys_to_store) < len(part):
                 raise RuntimeError("a full pool did not make room")
-            done = set(part)
-            self.watch("stored", lambda done=done: self.manager.complete_store(done, ctx))
+            self.watch("stored", partial(self.manager.complete_store, set(part), ctx))
             self.step()
 
     def play(self, name: str, keys: list[OffloadKey]) -> None:

@@ -84,7 +84,7 @@ def _slowly() -> Iterator[None]:
         time.sleep(DELAY_S)
         return read(records, keys, *args)
 
-    Records.read = slow  # type: ignore[method-assign]
+    Records.read = slow  # type: ignore[assignment,method-assign]
     try:
         yield
     finally:

@@ -7,7 +7,14 @@ import pytest
 
 from tiercache.cli import diagnostics
 from tiercache.cli.diagnostics import ExitCode
-from tiercache.errors import ConfigError, TierCacheError
+from tiercache.errors import (
+    ConfigError,
+    DamageError,
+    FormatError,
+    NoPoolError,
+    PoolBusyError,
+    TierCacheError,
+)
 
 PRINTS_FOR_EVER = """
 from tiercache.cli import output
@@ -34,6 +41,10 @@ def outcome(raised: BaseException | None = None, returned: object = None) -> obj
         (click.UsageError("two\nlines"), ExitCode.USAGE),
         (ConfigError("key", 1, "2"), ExitCode.USAGE),
         (TierCacheError("no luck"), ExitCode.PROBLEM),
+        (NoPoolError("none"), ExitCode.NO_POOL),
+        (FormatError("format 2"), ExitCode.FORMAT),
+        (PoolBusyError("pid 1"), ExitCode.BUSY),
+        (DamageError("gone"), ExitCode.DAMAGED),
     ],
 )
 def test_what_is_raised_on_purpose_is_one_line(
