@@ -3,16 +3,24 @@
 
 from collections.abc import Mapping
 from importlib import import_module
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class Deferred(NamedTuple):
-    """Where a command is found, as ``module:attribute``, and what the group's help says of it."""
+    """Where a command is found, as ``module:attribute``, and what the group's help says of it.
+
+    Commands that follow each other and have the same ``section`` are under one heading.
+    """
 
     target: str
     help: str
+    section: str = "Commands"
+    hidden: bool = False
+    """Whether it is an alias that help and completion leave out."""
 
     def load(self) -> click.Command:
         module, _, attribute = self.target.partition(":")
@@ -36,5 +44,21 @@ class LazyGroup(click.Group):
         return None if deferred is None else deferred.load()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.deferred[name].help) for name in sorted(self.deferred)])
+        longest = max(map(len, self.deferred))
+        for section, commands in groupby(self._shown.items(), lambda item: item[1].section):
+            with formatter.section(section):
+                rows = [(name.ljust(longest), command.help) for name, command in commands]
+                formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Words that may follow; click's own would import every command to ask for its help."""
+        names = [
+            CompletionItem(name, help=command.help)
+            for name, command in self._shown.items()
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    @property
+    def _shown(self) -> dict[str, Deferred]:
+        return {name: command for name, command in self.deferred.items() if not command.hidden}

@@ -7,13 +7,19 @@ Covers every line written to stdout. Notes, warnings and errors are ``tiercache.
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from tiercache.cli.diagnostics import ExitCode
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+
+#: A system call for each line would take longer than to make it.
+LINES: Final = 256
 
 
 def text(line: str) -> None:
@@ -22,12 +28,23 @@ def text(line: str) -> None:
     Raises:
         SystemExit: if the reader has gone away.
     """
-    try:
+    with _quiet():
         print(line, flush=True)
-    except BrokenPipeError:
-        # The interpreter flushes stdout once more as it ends, and would complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(ExitCode.BROKEN_PIPE) from None
+
+
+def lines(many: Iterable[str]) -> None:
+    """Write lines, many at a time. Raises as ``text`` does."""
+    left = iter(many)
+    while part := list(islice(left, LINES)):
+        text("\n".join(part))
+
+
+def data(content: bytes | memoryview) -> None:
+    """Write bytes as they are. Raises as ``text`` does."""
+    with _quiet():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
 
 
 def document(data: Mapping[str, object], *, compact: bool = False) -> None:
@@ -40,6 +57,17 @@ def dumps(data: Mapping[str, object], *, compact: bool = False) -> str:
     if compact:
         return json.dumps(data, allow_nan=False, separators=(",", ":"))
     return json.dumps(data, allow_nan=False, indent=2)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """End without a word where the reader of stdout has gone away."""
+    try:
+        yield
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more as it ends, and would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(ExitCode.BROKEN_PIPE) from None
 
 
 def styled(lines: Iterable["Text"]) -> None:

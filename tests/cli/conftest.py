@@ -2,13 +2,16 @@
 """Commands, run as a user runs them, but in this process."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cli import segments
 from tests.model_configs import CONFIGS
+from tiercache.cli import pools
 from tiercache.cli.main import main
+from tiercache.stats.writer import SegmentWriter
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -38,3 +41,14 @@ def model_file(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SegmentWriter]:
+    """The segment of a running server, the only one of this user, at ``segments.NOW``."""
+    monkeypatch.setenv("TIERCACHE_DIR", str(tmp_path / "segments"))
+    monkeypatch.delenv("TIERCACHE_POOL", raising=False)
+    monkeypatch.setattr(pools, "now", lambda: segments.NOW)
+    writer = segments.write(tmp_path / "segments")
+    yield writer
+    writer.close()

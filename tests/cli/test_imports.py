@@ -36,8 +36,17 @@ def loaded(code: str, heavy: tuple[str, ...] = HEAVY) -> list[str]:
     [
         "tiercache.cli.main",
         "tiercache.cli.commands.connector_config",
+        "tiercache.cli.commands.completion",
+        "tiercache.cli.commands.events",
+        "tiercache.cli.commands.groups",
+        "tiercache.cli.commands.ls",
+        "tiercache.cli.commands.next",
         "tiercache.cli.commands.replay",
+        "tiercache.cli.commands.seq",
+        "tiercache.cli.commands.show",
         "tiercache.cli.commands.size",
+        "tiercache.cli.commands.stat",
+        "tiercache.cli.commands.tiers",
         "tiercache.tui.app",
         "tiercache.tui.sources",
         "tiercache.tui.view",
@@ -68,8 +77,18 @@ def test_no_command_without_a_screen_loads_textual(arguments: list[str]) -> None
     assert loaded(HELP.format(arguments=arguments)) == []
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["replay", "--help"], ["size", "--help"]])
-def test_help_is_quick(arguments: list[str]) -> None:
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("command", ["stat", "groups", "tiers", "seq", "next", "events"])
+def test_looking_at_a_server_loads_nothing_that_serves(command: str) -> None:
+    heavy = (*HEAVY, "rich", "tiercache.tui", "tiercache.cache", "tiercache.tiers", "xxhash")
+    assert loaded(HELP.format(arguments=[command]), heavy) == []
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["replay", "--help"], ["size", "--help"], ["stat"], ["groups"]]
+)
+def test_help_and_looking_are_quick(arguments: list[str]) -> None:
     """The least of several runs, in processor time: a busy machine slows single ones."""
     spent = []
     for _ in range(5):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lab import docs_commands
+from tiercache.cli.diagnostics import ExitCode
 from tiercache.config import TierCacheConfig
 from tiercache.tierconfig import NvmeConfig, parse_tier
 
@@ -42,7 +44,8 @@ def test_defaults_of_an_nvme_tier_are_documented() -> None:
         if key not in required
     }
     numbers = {
-        key: json.loads(documented[key]) for key in ("high_water", "low_water", "queue_depth")
+        key: json.loads(documented[key])
+        for key in ("high_water", "low_water", "queue_depth", "switch_interval")
     }
     assert parse_tier("tier", required | spelled_out | numbers) == parse_tier("tier", required)
 
@@ -58,6 +61,28 @@ def test_every_metric_is_documented() -> None:
         name + "_total" * isinstance(metric, OffloadingCounterMetadata)
         for name, metric in definitions().items()
     }
+
+
+def test_every_command_has_its_page() -> None:
+    made = dict(docs_commands.pages())
+    assert sorted(made) == sorted(docs_commands.PAGES.iterdir())
+    old = [path.name for path, text in made.items() if path.read_text() != text]
+    assert old == [], "run scripts/docs_commands"
+
+
+def test_what_was_written_by_hand_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docs_commands, "PAGES", tmp_path)
+    docs_commands.write()
+    page = tmp_path / "size.md"
+    made = page.read_text()
+    page.write_text(made.replace("# tiercache size\n", "# Sizes\n\nBy hand.\n") + "old\n")
+    docs_commands.write()
+    assert page.read_text() == made.replace("# tiercache size\n", "# Sizes\n\nBy hand.\n")
+
+
+def test_every_exit_status_is_documented() -> None:
+    rows = re.findall(r"^\| (\d+) \|", (DOCS / "commands/README.md").read_text(), re.MULTILINE)
+    assert [int(row) for row in rows] == list(ExitCode)
 
 
 def test_links_between_pages_lead_somewhere() -> None:
