@@ -56,7 +56,12 @@ class Listed(ParamType):
 
 def flat(listed: Iterable[tuple[Any, ...]]) -> list[Any]:
     """What an option that is given repeatedly as a list says in all, each value once."""
-    return list(dict.fromkeys(chain.from_iterable(listed)))
+    return list(dict.fromkeys(joined(listed)))
+
+
+def joined(listed: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """What such an option says in all, as often as it says it."""
+    return list(chain.from_iterable(listed))
 
 
 class Count(ParamType):

@@ -8,6 +8,7 @@ replay is in ``tiercache.replay``.
 import itertools
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,10 +23,11 @@ from tiercache.cli.planning import plan
 from tiercache.cli.table import count, share, short, table
 from tiercache.errors import ConfigError
 from tiercache.modelconfig import read_model
+from tiercache.probe.attach import attach
 from tiercache.replay import plots, registry, traces, workloads
 from tiercache.replay.conversations import Selection
 from tiercache.replay.report import Row, document, row
-from tiercache.replay.simulate import Setup
+from tiercache.replay.simulate import Player, Setup
 from tiercache.replay.turns import Stream, Turn
 
 #: Requests between two updates of the progress bar.
@@ -49,14 +51,18 @@ def counted_sizes(
             f"{len(token_slots)} numbers of --token-slots do not pair with "
             f"{len(state_slots)} of --state-slots; give as many, or one"
         )
+    sizes = (
+        (token_slots[index % len(token_slots)], state_slots[index % len(state_slots)])
+        for index in range(pairs)
+    )
     return [
         Setup.uniform(
             block_tokens=block_tokens,
-            token_slots=token_slots[index % len(token_slots)],
-            state_slots=state_slots[index % len(state_slots)],
+            token_slots=tokens,
+            state_slots=states,
             state_groups=state_groups,
         )
-        for index in range(pairs)
+        for tokens, states in dict.fromkeys(sizes)
     ]
 
 
@@ -86,10 +92,14 @@ def planned_sizes(
     return [Setup(geometry.groups, geometry.slots) for geometry in geometries]
 
 
-def setups(sizes: Sequence[Setup], policies: Sequence[str], disk_slots: int) -> list[Setup]:
+def setups(
+    sizes: Sequence[Setup], policies: Sequence[str], disk_slots: int, *, publish: bool
+) -> list[Setup]:
     """Every policy with every size, refused at once if one cannot be played."""
     for policy in policies:
         registry.check_policy(policy)
+        if publish and policy in registry.OFFLINE:
+            raise ConfigError("--policy", policy, "without --publish: it has no cache to look at")
         lacking = disk_slots or not all(size.state_slots for size in sizes)
         if policy in registry.OFFLINE and lacking:
             raise ConfigError("--policy", policy, "with state slots and without --nvme")
@@ -156,22 +166,63 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class How:
+    """How sources are played."""
+
+    show: bool
+    """Whether there is a progress bar, if stderr is a terminal."""
+    publish: bool = False
+    """Whether each cache has a segment."""
+    speed: float | None = None
+    """Seconds of the requests per second; None: as fast as it goes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A stream, and what could not be read of it."""
 
     stream: Stream
     skipped: Skipped
 
-    def play(self, setups: Sequence[Setup], *, show: bool) -> Iterator[Row]:
-        """Play all setups, with a progress bar if it is to be shown and stderr is a terminal."""
+    def play(self, setups: Sequence[Setup], how: How) -> Iterator[Row]:
+        """Play all setups, one after the other."""
         turns = self.stream.turns
         for setup in setups:
             label = f"{self.stream.name}, {setup.policy}, {_slots(setup)}"
-            with _progress(label, turns, show=show and sys.stderr.isatty()) as progress:
-                result = registry.play(self.stream, setup, progress=progress)
+            with _progress(label, turns, show=how.show and sys.stderr.isatty()) as progress:
+                calls = (progress, _pacer(how.speed) if how.speed else None)
+                watching = self._watching(setup) if how.publish else {}
+                result = registry.play(self.stream, setup, progress=_all(calls), **watching)
             self.skipped.report()
             turns = result.tally.requests
             yield row(result)
+
+    def _watching(self, setup: Setup) -> dict[str, Any]:
+        """What has a player publish its cache."""
+        name = f"{self.stream.name}-{setup.policy}-{setup.token_slots}+{setup.state_slots}"
+
+        def watch(player: Player) -> None:
+            attach(player.cache, name=name, writer="replay", clock=player.clock)
+
+        return {"watch": watch, "epoch": time.time()}
+
+
+def _all(
+    calls: Sequence[Callable[[Turn], object] | None],
+) -> Callable[[Turn], object] | None:
+    """One call for all that there are."""
+    present = [call for call in calls if call is not None]
+    return (lambda turn: [call(turn) for call in present]) if present else None
+
+
+def _pacer(speed: float) -> Callable[[Turn], None]:
+    """Waits after each turn until its time has come."""
+    begin = time.monotonic()
+
+    def wait(turn: Turn) -> None:
+        time.sleep(max(begin + turn.time / speed - time.monotonic(), 0.0))
+
+    return wait
 
 
 def _slots(setup: Setup) -> str:

@@ -63,6 +63,16 @@ def _logger_stays_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _segments_stay_out_of_the_way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Servers that tests start write their segments here, and leave them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIERCACHE_DIR", str(tmp_path_factory.mktemp("segments")))
+        patch.delenv("TIERCACHE_POOL", raising=False)
+        patch.delenv("TIERCACHE_STATS", raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _no_shared_file_outlives_the_tests() -> Iterator[None]:
     before = _shared_files()
     yield

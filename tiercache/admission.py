@@ -3,6 +3,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from itertools import islice
 
 from tiercache.blocks import Key
 
@@ -24,15 +25,25 @@ class OfferCounter:
         """Count one offer of each key; returns the admitted and the known ones, in their order."""
         if self.threshold < 2:
             return keys
-        return [key for key in keys if self._offer(key, known=is_known(key))]
+        admitted = self._count(keys)
+        taken = [key for key in keys if key in admitted or is_known(key)]
+        self.skipped += len(keys) - len(taken)
+        return taken
 
-    def _offer(self, key: Key, *, known: bool) -> bool:
-        count = self._offers.pop(key, 0) + 1
-        self._offers[key] = count
-        if len(self._offers) > self.capacity:
+    def _count(self, keys: Collection[Key]) -> set[Key]:
+        """Count the offers of as many keys as are remembered; returns those offered often enough.
+
+        Nothing that is offered now makes room for the rest of the offer: of one that is longer
+        than the memory, nothing would ever be offered twice.
+        """
+        admitted = set()
+        for key in islice(keys, self.capacity):
+            count = self._offers.pop(key, 0) + 1
+            self._offers[key] = count
+            if count >= self.threshold:
+                admitted.add(key)
+        while len(self._offers) > self.capacity:
             self._offers.popitem(last=False)
-        admitted = known or count >= self.threshold
-        self.skipped += not admitted
         return admitted
 
     def clear(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tiercache.admission import OfferCounter
 from tiercache.blocks import BlockHash, GroupKind, GroupSpec, Key
 from tiercache.events import Journal
+from tiercache.observer import Observer
 from tiercache.primary import PrimaryTier, Reservation
 from tiercache.promotion import Restore
 from tiercache.reasons import explain
@@ -95,6 +96,8 @@ class TieredCache:
         self._offers = OfferCounter(store_threshold, max_tracker_size)
         self.tiering: Tiering | None = None
         """The secondary tiers, if there are any."""
+        self.observer: Observer | None = None
+        """Who is told of everything; see ``observe``."""
 
     def attach(
         self,
@@ -109,6 +112,13 @@ class TieredCache:
             self.tiering = Tiering(
                 self.primary, tiers, clock, patience_s=patience_s, restore=restore
             )
+            self.observe(self.observer)
+
+    def observe(self, observer: Observer | None) -> None:
+        """Tell ``observer`` of everything from now on, instead of the one before."""
+        self.observer = observer
+        if self.tiering is not None:
+            self.tiering.jobs.observer = observer
 
     @property
     def journal(self) -> Journal:
@@ -127,7 +137,10 @@ class TieredCache:
 
     def open(self, request_id: str, hashes: Sequence[BlockHash]) -> Request:
         """Begin a request. ``hashes`` may grow while it runs; it is not copied."""
-        return self.primary.open(request_id, hashes)
+        request = self.primary.open(request_id, hashes)
+        if self.observer is not None:
+            self.observer.opened(request)
+        return request
 
     def plan(self, request: Request, *, limit: int, start: int = 0) -> RestorePlan:
         """How far the primary tier can restore the request beyond ``start``, at most to ``limit``.
@@ -142,14 +155,32 @@ class TieredCache:
         None while that goes on: ask again after ``poll``. What the plan needs stays in the primary
         tier until it is loaded, the request is finished or the patience is over.
         """
+        self.ask(request, limit=limit, start=start)
+        plan: RestorePlan | None
         if self.tiering is None:
-            return self.plan(request, limit=limit, start=start)
-        return self.tiering.promoter.plan(request, limit=limit, start=start)
+            plan = self.plan(request, limit=limit, start=start)
+        else:
+            plan = self.tiering.promoter.plan(request, limit=limit, start=start)
+        if self.observer is not None:
+            self.observer.planned(request, plan)
+        return plan
+
+    def ask(self, request: Request, *, limit: int, start: int = 0) -> None:
+        """The engine finds out without a plan what it can restore. Only who observes needs it."""
+        if self.observer is not None:
+            self.observer.asked(request, start=start, limit=limit)
+
+    def served(self, request: Request, tokens: int) -> None:
+        """The engine goes on with ``tokens`` of the prompt restored. Only who observes needs it."""
+        if self.observer is not None:
+            self.observer.served(request, tokens)
 
     def poll(self) -> None:
         """Let the secondary tiers get on. To be called once per step of the engine."""
         if self.tiering is not None:
             self.tiering.poll()
+        if self.observer is not None:
+            self.observer.tick()
 
     @property
     def pending(self) -> bool:
@@ -190,26 +221,39 @@ class TieredCache:
     def commit(self, keys: Collection[Key]) -> None:
         """The blocks of ``keys`` are written: make them readable."""
         self.primary.commit(keys)
+        self._changed()
 
     def fail(self, keys: Collection[Key]) -> None:
         """The blocks of ``keys`` could not be written: free their slots."""
         self.primary.fail(keys)
+        self._changed()
+
+    def _changed(self) -> None:
+        if self.observer is not None:
+            self.observer.changed()
 
     def load(self, request: Request, keys: Collection[Key]) -> list[int]:
         """Pin ready keys and return their slots. Raises KeyError if one is not ready."""
         if self.tiering is not None:
             self.tiering.promoter.forget(request)
-        return self.primary.pin(request, keys)
+        slots = self.primary.pin(request, keys)
+        if self.observer is not None:
+            self.observer.loading(request, keys)
+        return slots
 
-    def release(self, keys: Collection[Key]) -> None:
-        """The load of ``keys`` is over: unpin them."""
+    def release(self, keys: Collection[Key], request: Request | None = None) -> None:
+        """The load of ``keys``, by ``request`` if that is known, is over: unpin them."""
         self.primary.unpin(keys)
+        if self.observer is not None:
+            self.observer.loaded(request)
 
     def finish(self, request: Request) -> None:
         """End a request: commit what it used as recent, demote what it superseded."""
         if self.tiering is not None:
             self.tiering.promoter.forget(request)
         self.primary.finish(request)
+        if self.observer is not None:
+            self.observer.finished(request)
 
     def reset(self) -> None:
         """Drop everything, in all tiers and for good; running requests go on from nothing."""
@@ -218,9 +262,12 @@ class TieredCache:
         else:
             self.tiering.reset()
         self._offers.clear()
+        self._changed()
 
     def close(self) -> None:
         """Close the secondary tiers; what they have is there when they are opened again."""
+        if self.observer is not None:
+            self.observer.close()
         if self.tiering is not None:
             self.tiering.close()
 

@@ -48,8 +48,18 @@ class Demoter:
         self._keep_blocks = keep_blocks
         self.elsewhere: Callable[[Key], bool] = lambda _: False
         """Whether another tier has a key, so that nothing is lost with it here."""
+        self.reused = 0
+        """Demoted checkpoints that were used again."""
         self._states = [pool for pool in pools if pool.spec.kind is GroupKind.STATE]
+        self._appraising = [pool for pool in self._states if pool.policy.appraises]
         self._fulls = [pool for pool in pools if pool.spec.kind is GroupKind.FULL]
+
+    def tell_time(self) -> None:
+        """Tell the policies that weigh age what time it is."""
+        if self._appraising:
+            now = self._journal.clock()
+            for pool in self._appraising:
+                pool.policy.tell(now)
 
     def members(self, block_hash: BlockHash) -> list[tuple[SlotPool, Key]]:
         """The states at a boundary, there or not, each with its pool."""
@@ -105,6 +115,7 @@ class Demoter:
             pool.policy.touch(list(filter(pool.policy.is_demoted, keys)))
         if pool.spec.kind is GroupKind.STATE:
             for node in filter(None, map(self.tree.get, map(key_hash, keys))):
+                self.reused += node.demoted
                 self._undo_demotion(node)
                 self._appraise(node)
 
@@ -147,13 +158,12 @@ class Demoter:
 
     def _appraise(self, *nodes: Checkpoint | None) -> None:
         """Tell the policies what checkpoints are worth, since their neighbours have changed."""
-        pools = [pool for pool in self._states if pool.policy.appraises]
-        for node in nodes if pools else ():
+        for node in nodes if self._appraising else ():
             if node is None or node.parent is None:
                 continue
             saved = (node.index - node.parent.index) * self._tokens_per_hash
             worth = checkpoint_worth(saved, len(node.children))
-            for pool in pools:
+            for pool in self._appraising:
                 pool.policy.appraise(make_key(node.block_hash, pool.spec.group_id), worth)
 
     def discard(self, request: Request, block_hash: BlockHash) -> None:

@@ -63,7 +63,7 @@ class Journal:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.counters: dict[int, Counter[EventKind]] = {}
         self.listeners: list[Listener] = []
-        self._clock = clock
+        self.clock = clock
         self._recent: dict[Key, Fate] = {}
         self._older: dict[Key, Fate] = {}
 
@@ -75,14 +75,14 @@ class Journal:
             return
         self.counters.setdefault(group_id, Counter())[kind] += len(keys)
         if kind in (EventKind.EVICTED_LIVE, EventKind.EVICTED_DEMOTED):
-            self._remember(keys, Fate(self._clock(), request_id))
+            self._remember(keys, Fate(self.clock(), request_id))
         event = Event(kind, group_id, keys, request_id)
         for listener in self.listeners:
             listener(event)
 
     def note_unreadable(self, keys: Collection[Key], tier: str) -> None:
         """Remember that ``tier`` had keys whose bytes could not be read or did not verify."""
-        self._remember(keys, Fate(self._clock(), tier, unreadable=True))
+        self._remember(keys, Fate(self.clock(), tier, unreadable=True))
 
     def _remember(self, keys: Collection[Key], fate: Fate) -> None:
         if len(self._recent) + len(keys) > REMEMBERED_EVICTIONS:

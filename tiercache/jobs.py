@@ -6,14 +6,24 @@ Covers numbering and handing results back. What is copied is decided in ``spilli
 """
 
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 from tiercache.blocks import Key
+from tiercache.observer import Observer
 from tiercache.tiers.base import Batch, Done, SecondaryTier
 
 #: Entries looked at on behalf of the tiers in one step of the engine, which they hold up by 5 ms.
 STEP_KEYS = 2048
 
 Then = Callable[[Done], None]
+
+
+class Job(NamedTuple):
+    """What a tier was given, and who is told when it ends."""
+
+    batch: Batch
+    loads: bool
+    then: Then
 
 
 class Jobs:
@@ -23,12 +33,13 @@ class Jobs:
         self.tiers = tiers
         self.has: Callable[[Key], bool] = tiers[0].has if len(tiers) == 1 else self._has
         """Whether some tier has a key; asked for every block of a prompt."""
-        self._then: dict[SecondaryTier, dict[int, Then]] = {tier: {} for tier in tiers}
+        self.observer: Observer | None = None
+        self._running: dict[SecondaryTier, dict[int, Job]] = {tier: {} for tier in tiers}
         self._next = 0
 
     def running(self, tier: SecondaryTier) -> int:
         """How many jobs of ``tier`` have not ended, or not been polled since."""
-        return len(self._then[tier])
+        return len(self._running[tier])
 
     def store(
         self, tier: SecondaryTier, group_id: int, keys: list[Key], slots: list[int], then: Then
@@ -37,7 +48,7 @@ class Jobs:
         batch = self._batch(group_id, keys, slots)
         if not tier.store(batch):
             return False
-        self._then[tier][batch.job_id] = then
+        self._running[tier][batch.job_id] = Job(batch, loads=False, then=then)
         return True
 
     def load(
@@ -45,7 +56,7 @@ class Jobs:
     ) -> None:
         """Have ``tier`` load into slots that nobody reads; ``then`` is called in any case."""
         batch = self._batch(group_id, keys, slots)
-        self._then[tier][batch.job_id] = then
+        self._running[tier][batch.job_id] = Job(batch, loads=True, then=then)
         tier.load(batch)
 
     def _batch(self, group_id: int, keys: list[Key], slots: list[int]) -> Batch:
@@ -54,9 +65,12 @@ class Jobs:
 
     def poll(self) -> None:
         """Tell whoever started a job that it ended."""
-        for tier, then in self._then.items():
+        for tier, running in self._running.items():
             for done in tier.poll():
-                then.pop(done.job_id)(done)
+                job = running.pop(done.job_id)
+                if self.observer is not None:
+                    self.observer.job(tier, job.batch, done, loads=job.loads)
+                job.then(done)
 
     def _has(self, key: Key) -> bool:
         for tier in self.tiers:  # noqa: SIM110 - any() takes three times as long

@@ -105,6 +105,11 @@ class PrimaryTier:
         """The complete checkpoints."""
         return self._demoter.tree
 
+    @property
+    def reused(self) -> int:
+        """Demoted checkpoints that were used again."""
+        return self._demoter.reused
+
     def keep_what(self, elsewhere: Has) -> None:
         """A state that is ``elsewhere`` is not lost when it is evicted here."""
         self._demoter.elsewhere = elsewhere
@@ -113,6 +118,7 @@ class PrimaryTier:
         """Begin a request whose block hashes are, or will grow to be, ``hashes``."""
         request = Request(request_id, Lineage(hashes, self.tokens_per_hash))
         self._open.add(request)
+        self._demoter.tell_time()
         return request
 
     def finish(self, request: Request) -> None:
@@ -175,6 +181,7 @@ class PrimaryTier:
         No key of this call is evicted by it, nor an attention block that the request has used. The
         result is sorted by group, each in the order given.
         """
+        self._demoter.tell_time()
         wanted = []
         for pool, offered in self._by_group(keys):
             distinct = list(dict.fromkeys(offered))

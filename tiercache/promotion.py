@@ -148,7 +148,7 @@ class Promoter:
         """Begin to promote if the tiers can serve more than ``plan``."""
         promotion.attempts += 1
         promotion.boundary = plan.boundary
-        limit = min(limit, self._farthest(plan.start))
+        limit = min(limit, self.farthest(plan.start))
         if plan.boundary >= limit - limit % self._primary.tokens_per_hash:
             return
         deeper = self._primary.plan(
@@ -161,7 +161,7 @@ class Promoter:
         promotion.boundary = deeper.boundary
         promotion.deadline = min(promotion.deadline, self._now() + self._patience_s)
 
-    def _farthest(self, start: int) -> int:
+    def farthest(self, start: int) -> int:
         """Tokens up to which the attention blocks from ``start`` on fit here at once."""
         fulls = (p for p in self._primary.pools.values() if p.spec.kind is GroupKind.FULL)
         steps = ((pool.capacity, pool.spec.tokens_per_chunk, pool.spec.lookahead) for pool in fulls)
@@ -280,7 +280,7 @@ class Promoter:
         self._primary.commit(good, EventKind.PROMOTED)
         for promotion in load.promotions:
             promotion.loads.discard(load)
-            promotion.request.promoted.update(good)
+            promotion.request.promoted.update(dict.fromkeys(good, load.tier))
             self._hold(promotion, good)
 
     def _hold(self, promotion: Promotion, keys: list[Key]) -> None:

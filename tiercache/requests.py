@@ -31,8 +31,8 @@ class Request:
         self.storing = 0
         """How many keys it reserved that are neither committed nor failed yet."""
         self.finished = False
-        self.promoted: set[Key] = set()
-        """What was brought from other tiers for it."""
+        self.promoted: dict[Key, str] = {}
+        """What was brought from other tiers for it, and the name of the tier."""
         self.remark = ""
         """Why it was not brought more, if that was a decision."""
 

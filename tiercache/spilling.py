@@ -80,6 +80,14 @@ class Spiller:
         queue = self._waiting.get(tier)
         return queue is not None and bool(queue or self._resting)
 
+    def queued(self, tier: SecondaryTier) -> int:
+        """Entries that wait to be stored in ``tier``."""
+        queue = self._waiting.get(tier)
+        if queue is None:
+            return 0
+        resting = sum(len(rest.keys) for rest in self._resting)
+        return resting + sum(len(keys) for _, keys in queue)
+
     def _notice(self, event: Event) -> None:
         pool = self._primary.pools[event.group_id]
         if event.kind is EventKind.STORED and self._waiting:

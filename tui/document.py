@@ -1,49 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON form of a frame, ``tiercache.top/1``: raw integers, null where nobody reports."""
+"""The JSON form of a frame, ``tiercache.top/1``: raw numbers, null where nobody reports.
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+Covers what is there beside the snapshot: how fresh it is, and slots that can be told from others.
+"""
 
+from dataclasses import fields
+from typing import Any
+
+from tiercache.stats.model import Snapshot
 from tiercache.tui.frame import Frame
-from tiercache.tui.snapshot import Group
+from tiercache.tui.plain import to_plain
 
 SCHEMA = "tiercache.top/1"
-SOURCE = "metrics"
 
 
 def document(frame: Frame) -> dict[str, object]:
-    """Everything in ``frame`` that is a fact about the cache, and how fresh it is."""
-    latest = frame.latest
+    """Everything in ``frame`` that is a fact about the cache, and how fresh it is.
+
+    Times are seconds since the epoch, sizes bytes.
+    """
+    status = frame.status
     return {
         "schema": SCHEMA,
-        "source": SOURCE,
-        "url": frame.url,
-        "state": frame.status.state.lower().replace(" ", "_"),
-        "reason": frame.status.reason,
-        "taken": None if latest is None else _iso(latest.taken),
-        "models": [] if latest is None else list(latest.models),
-        "groups": [] if latest is None else [_group(group) for group in latest.groups],
-        "totals": None if latest is None else _counters(latest.totals()),
+        "target": frame.target,
+        "state": status.state.lower().replace(" ", "_"),
+        "reason": status.reason,
+        "since": status.since,
+        **(_nothing() if frame.latest is None else _snapshot(frame.latest)),
     }
 
 
-def _group(group: Group) -> dict[str, object]:
-    return {
-        "engine": group.engine,
-        "group": group.name,
-        "kind": group.kind,
-        "slots": group.slots._asdict() | {"total": group.capacity},
-        "spare": group.spare,
-        **_counters(group.counters._asdict()),
-    }
+def _snapshot(latest: Snapshot) -> dict[str, Any]:
+    known: dict[str, Any] = to_plain(latest)
+    for group, plain in zip(latest.groups, known["groups"], strict=True):
+        plain["slots"] |= {"capacity": group.slots.capacity, "spare": group.slots.spare}
+    return known
 
 
-def _counters(counters: Mapping[str, int | None]) -> dict[str, object]:
-    """The counters, with the two kinds of evictions together."""
-    evictions = {"live": counters["evicted_live"], "demoted": counters["evicted_demoted"]}
-    rest = {name: value for name, value in counters.items() if not name.startswith("evicted_")}
-    return {"evictions": evictions, **rest}
-
-
-def _iso(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
+def _nothing() -> dict[str, Any]:
+    """The fields of a snapshot that nobody has taken yet."""
+    empty = {field.name: field.default for field in fields(Snapshot)}
+    return {name: [] if default == () else None for name, default in empty.items()}

@@ -1,67 +1,97 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of totals: what happened since the server started, and how fast it happens now."""
+"""The table of counters: what happened in all groups together, and how fast it happens now."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rich.text import Text
 
+from tiercache.stats.model import Kind
 from tiercache.tui import feed, text
 from tiercache.tui.frame import Frame
-from tiercache.tui.groups import BAD, HEAD
-from tiercache.tui.trends import Trend, trends
+from tiercache.tui.styles import BAD, DIM, HEAD
+from tiercache.tui.trends import Counter, counted, named, rate, steps, total
 
 LABEL_WIDTH = 31
-NUMBER_WIDTH = 10
+NUMBER_WIDTH = 9
 MIN_SPARK = 8
 
 
 class Flow(NamedTuple):
-    """A total. Those with a lower ``rank`` stay when the screen gets lower."""
+    """A counter. Those with a lower ``rank`` stay when the screen gets lower.
 
-    name: str
+    One that is ``optional`` is left out where nobody reports it.
+    """
+
     label: str
-    show: Callable[[float | None], str]
+    read: Counter
     rank: int
+    show: Callable[[float | None], str] = text.count
     is_loss: bool = False
+    optional: bool = True
 
 
 FLOWS = (
-    Flow("stored_bytes", "stored", text.size, 3),
-    Flow("restored_bytes", "restored", text.size, 4),
-    Flow("restored_tokens", "restored tokens", text.count, 1),
-    Flow("lost_tokens", "tokens lost to a missing state", text.count, 2, is_loss=True),
-    Flow("demotions", "states demoted", text.count, 5),
-    Flow("stranded", "blocks that no state can serve", text.count, 8),
-    Flow("evicted_demoted", "evicted, demoted", text.count, 6),
-    Flow("evicted_live", "evicted, live", text.count, 0, is_loss=True),
-    Flow("reserve_failures", "stores that found no room", text.count, 7, is_loss=True),
+    Flow("evicted while live", counted(Kind.EVICTED_LIVE), 0, is_loss=True, optional=False),
+    Flow("restored tokens", named("restored_tokens"), 1, text.tokens, optional=False),
+    Flow("tokens lost to a missing state", named("lost_tokens"), 2, text.tokens, is_loss=True),
+    Flow("demoted (superseded)", counted(Kind.DEMOTED), 3, optional=False),
+    Flow("demoted, then used after all", named("demotions_reused"), 11),
+    Flow("evicted after demotion", counted(Kind.EVICTED_DEMOTED), 4, optional=False),
+    Flow("blocks without a checkpoint", counted(Kind.STRANDED), 6),
+    Flow("stored", counted(Kind.STORED), 5),
+    Flow("stored bytes", named("stored_bytes"), 8, text.size),
+    Flow("restored bytes", named("restored_bytes"), 9, text.size),
+    Flow("stores that found no room", counted(Kind.REFUSED), 7, is_loss=True),
+    Flow("copies from the device failed", counted(Kind.FAILED), 10, is_loss=True),
+    Flow("restores that came too late", named("late"), 12, is_loss=True),
+    Flow("restores slower than computing", named("unworthy"), 13),
 )
 
 
-def table(frame: Frame, width: int, lines: int) -> list[Text]:
-    """A head and as many totals as ``lines`` allows."""
-    kept = sorted(FLOWS, key=lambda flow: flow.rank)[: max(lines - 1, 0)]
-    spark_width = min(width - 3 - LABEL_WIDTH - 2 * NUMBER_WIDTH, feed.HISTORY_STEPS)
-    if spark_width < MIN_SPARK:
-        spark_width = 0
-    grown = trends(frame.history)
-    shown = [_line(flow, grown[flow.name], frame, spark_width) for flow in FLOWS if flow in kept]
-    return [_head(frame, spark_width), *shown] if shown else []
+def shown(frame: Frame) -> list[Flow]:
+    """The counters that the source knows."""
+    latest = frame.latest
+    if latest is None:
+        return []
+    return [flow for flow in FLOWS if not flow.optional or flow.read(latest) is not None]
 
 
-def _head(frame: Frame, spark_width: int) -> Text:
+def lines(frame: Frame, width: int, room: int) -> list[Text]:
+    """A head and as many counters as ``room`` allows."""
+    flows = shown(frame)
+    kept = sorted(flows, key=lambda flow: flow.rank)[: max(room - 1, 0)]
+    spark = min(width - 4 - LABEL_WIDTH - 2 * NUMBER_WIDTH, feed.HISTORY_STEPS)
+    spark = spark if spark >= MIN_SPARK else 0
+    body = [_line(flow, frame, spark) for flow in flows if flow in kept]
+    return [_head(frame, spark), *body] if body else []
+
+
+def since(frame: Frame) -> str:
+    """From when on totals are counted."""
+    if frame.baseline is None:
+        return "SINCE THE SERVER STARTED"
+    return f"SINCE {text.clock(frame.baseline.taken)} (r)"
+
+
+def span(history: Sequence[object], interval: float, width: int) -> str:
+    """The head of a sparkline: how much time it covers."""
+    title = f"LAST {text.duration(width * interval)}"
+    return title if width >= len(title) and len(history) > 1 else ""
+
+
+def _head(frame: Frame, spark: int) -> Text:
     numbers = "".join(text.right(title, NUMBER_WIDTH) for title in ("TOTAL", "PER SEC"))
-    span = f"LAST {text.duration(spark_width * frame.interval)}"
-    title = span if spark_width >= len(span) and len(frame.history) > 1 else ""
-    return Text(f" {text.fit('SINCE THE SERVER STARTED', LABEL_WIDTH)}{numbers}  {title}", HEAD)
+    title = span(frame.history, frame.interval, spark)
+    return Text(f" {text.fit(since(frame), LABEL_WIDTH)}{numbers}  {title}", HEAD)
 
 
-def _line(flow: Flow, trend: Trend, frame: Frame, spark_width: int) -> Text:
-    rate = trend.per_second if frame.is_live else None
-    loses = flow.is_loss and bool(rate)
-    line = Text(f" {text.fit(flow.label, LABEL_WIDTH)}", "" if frame.is_live else "dim")
-    line.append(text.right(flow.show(trend.total), NUMBER_WIDTH))
-    line.append(text.right(flow.show(rate), NUMBER_WIDTH), BAD if loses else "")
+def _line(flow: Flow, frame: Frame, spark: int) -> Text:
+    per_second = rate(frame.history, flow.read) if frame.is_live else None
+    loses = flow.is_loss and bool(per_second)
+    line = Text(f" {text.fit(flow.label, LABEL_WIDTH)}", "" if frame.is_live else DIM)
+    line.append(text.right(flow.show(total(frame, flow.read)), NUMBER_WIDTH))
+    line.append(text.right(flow.show(per_second), NUMBER_WIDTH), BAD if loses else None)
     line.append(" !" if loses else "  ", BAD)
-    return line.append(text.sparkline(trend.steps, spark_width, frame.glyphs.levels))
+    grown = steps(frame.history, flow.read, spark)
+    return line.append(text.sparkline(grown, spark, frame.glyphs.levels))

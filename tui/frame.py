@@ -1,55 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that one picture is made of, and the order of its rows."""
+"""Everything that one picture is made of."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
 
+from tiercache.stats.model import Event, Snapshot
 from tiercache.tui.feed import State, Status
-from tiercache.tui.snapshot import Group, Snapshot
+from tiercache.tui.state import UiState
 from tiercache.tui.text import UNICODE, Glyphs
-
-
-class Sort(StrEnum):
-    """What the groups are sorted by, the ones in need first."""
-
-    GROUP = "group"
-    SPARE = "spare"
-    LIVE = "live"
-    EVICTED_LIVE = "evicted live"
-
-    @property
-    def following(self) -> "Sort":
-        orders = list(Sort)
-        return orders[(orders.index(self) + 1) % len(orders)]
-
-    def apply(self, groups: Sequence[Group]) -> list[Group]:
-        """``groups`` in this order; those that are equal in it keep theirs."""
-        return sorted(groups, key=self._rank)
-
-    def _rank(self, group: Group) -> int:
-        match self:
-            case Sort.GROUP:
-                return 0
-            case Sort.SPARE:
-                return group.spare
-            case Sort.LIVE:
-                return -group.slots.live
-            case Sort.EVICTED_LIVE:
-                return -(group.counters.evicted_live or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What to draw. ``history`` has the newest snapshot last; ``paused_since`` is None if live."""
+    """What to draw. ``history`` has the newest snapshot last, ``log`` the newest event."""
 
-    url: str
+    target: str
+    """What is looked at: a file, an address, or ``demo``."""
     interval: float
     now: float
     status: Status
     history: Sequence[Snapshot] = ()
-    sort: Sort = Sort.GROUP
-    paused_since: float | None = None
+    log: Sequence[Event] = ()
+    events_lost: int = 0
+    ui: UiState = field(default_factory=UiState)
+    baseline: Snapshot | None = None
+    """Totals are counted from here on; None: from the start of the server."""
     glyphs: Glyphs = UNICODE
 
     @property
@@ -58,4 +33,4 @@ class Frame:
 
     @property
     def is_live(self) -> bool:
-        return self.status.state is State.LIVE
+        return self.status.state in (State.LIVE, State.IDLE, State.REPLAY)

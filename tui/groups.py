@@ -1,137 +1,126 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of groups: one row each, slots by state, a bar, and counters where there is room."""
+"""The table of groups: one row each, slots by state, what the next store takes, and a bar."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
 from rich.text import Text
 
-from tiercache.tui import text
+from tiercache.stats.model import Group, Kind
+from tiercache.tui import notices, reasons, table, text
+from tiercache.tui.filters import Facts, Matches, matching
 from tiercache.tui.frame import Frame
-from tiercache.tui.snapshot import Group
+from tiercache.tui.styles import BAD, BAR, DIM, HEAD
+from tiercache.tui.table import Column, number
 from tiercache.tui.text import Glyphs
+from tiercache.tui.trends import moment
 
 #: Below this a bar cannot tell one slot in ten from none.
-MIN_BAR = 16
+MIN_BAR = 12
 #: Beyond this a longer bar says no more.
 MAX_BAR = 60
-NAME_WIDTH = 6
 MAX_NAME_WIDTH = 14
-
-HEAD = "bold"
-BAD = "bold red"
-BAR_STYLES = ("green", "yellow", "cyan", "")
+FIELDS = ("kind", "group")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of numbers. Those with a lower ``rank`` stay when the screen gets narrower.
-
-    One that ``alarms`` stands out where the next store evicts a live entry.
-    """
-
-    title: str
-    width: int
-    rank: int
-    cell: Callable[[Group], str]
-    left: bool = False
-    alarms: bool = False
-
-
-COLUMNS = (
-    Column("KIND", 7, 6, lambda g: g.kind, left=True),
-    Column("SLOTS", 6, 1, lambda g: text.count(g.capacity)),
-    Column("FREE", 6, 3, lambda g: text.count(g.slots.free)),
-    Column("STOR", 5, 7, lambda g: text.count(g.slots.storing)),
-    Column("LIVE", 6, 2, lambda g: text.count(g.slots.live)),
-    Column("DEMOT", 6, 4, lambda g: text.count(g.slots.demoted)),
-    Column("PIN", 5, 5, lambda g: text.count(g.slots.pinned)),
-    Column("SPARE ", 7, 0, lambda g: text.count(g.spare) + (_alarm(g) or " "), alarms=True),
-    Column("EV.LIVE", 8, 8, lambda g: text.count(g.counters.evicted_live)),
-    Column("EV.DEM", 7, 10, lambda g: text.count(g.counters.evicted_demoted)),
-    Column("DEMOTIONS", 10, 9, lambda g: text.count(g.counters.demotions)),
-    Column("STORED", 9, 11, lambda g: text.size(g.counters.stored_bytes)),
-    Column("RESTORED", 9, 12, lambda g: text.size(g.counters.restored_bytes)),
-    Column("NO ROOM", 8, 13, lambda g: text.count(g.counters.reserve_failures)),
-)
-
-
-class Shape(NamedTuple):
-    """What fits on a line: the columns of numbers, and cells for the name and the bar."""
-
-    name_width: int
-    columns: Sequence[Column]
-    bar_width: int
-
-
-class Row(NamedTuple):
-    """One line of the table: a group, or several that are equal in everything but the name."""
+class Row:
+    """One line of the table: a group, or ``members`` that look the same but for the name."""
 
     name: str
     group: Group
+    tail: float | None
+    """Seconds since the live entry that is evicted first was used."""
+    counts: Mapping[str, int | None]
+    first: int
+    """Its position among all rows."""
     members: int = 1
 
+    @property
+    def spare(self) -> str:
+        return text.count(self.group.slots.spare) + ("!" if self.alarms else " ")
 
-def rows(frame: Frame, *, merge: bool = False) -> list[Row]:
-    """The rows of the newest snapshot; ``merge`` puts equal neighbours into one."""
+    @property
+    def alarms(self) -> bool:
+        return reasons.is_alarming(self.group)
+
+    @property
+    def busy(self) -> int:
+        return self.group.slots.pinned + self.group.slots.storing
+
+
+def _alarm(row: Row) -> str:
+    return BAD if row.alarms else ""
+
+
+COLUMNS: Sequence[Column[Row]] = (
+    Column("GROUP", 6, 0, lambda r: r.name, lambda r: r.name, left=True),
+    Column("KIND", 7, 6, lambda r: r.group.kind, lambda r: r.group.kind, left=True),
+    number("PAGE", 9, 11, lambda r: r.group.slot_bytes, text.size),
+    number("SLOTS", 6, 1, lambda r: r.group.slots.capacity),
+    number("FREE", 6, 4, lambda r: r.group.slots.free),
+    number("LIVE", 6, 3, lambda r: r.group.slots.live),
+    number("DEMOT", 6, 5, lambda r: r.group.slots.demoted),
+    number("BUSY", 5, 7, lambda r: r.busy),
+    Column(
+        "SPARE", 7, 1, lambda r: r.spare, lambda r: r.group.slots.spare, style=_alarm, marked=True
+    ),
+    number("TAIL", 5, 8, lambda r: r.tail, text.age),
+    Column("NEXT", 8, 2, lambda r: reasons.next_victim(r.group), left=True, style=_alarm),
+    number("EV.LIVE", 8, 9, lambda r: r.counts[Kind.EVICTED_LIVE]),
+    number("EV.DEM", 7, 10, lambda r: r.counts[Kind.EVICTED_DEMOTED]),
+)
+COUNTED = (Kind.EVICTED_LIVE, Kind.EVICTED_DEMOTED)
+
+
+def found(frame: Frame) -> Matches:
+    """Positions of the groups that the filter leaves, in the order of the snapshot."""
+    groups = () if frame.latest is None else frame.latest.groups
+    return matching(frame.ui.filter, groups, _facts, FIELDS)
+
+
+def _facts(group: Group) -> Facts:
+    return Facts(f"{group.name} {group.kind}", {"kind": (group.kind,), "group": (group.name,)})
+
+
+def rows(frame: Frame) -> list[Row]:
+    """The groups of the newest snapshot, filtered and sorted."""
     latest = frame.latest
-    groups = [] if latest is None else list(latest.groups)
-    several = len({group.engine for group in groups}) > 1
-    ordered = frame.sort.apply(groups)
-    named = [Row(_name(group, frame.glyphs, with_engine=several), group) for group in ordered]
-    if not merge:
-        return named
-    runs = [list(run) for _, run in groupby(named, key=lambda row: replace(row.group, name=""))]
+    if latest is None:
+        return []
+    chosen = [_row(frame, latest.groups[i], moment(latest)) for i in found(frame).rows]
+    ordered = table.ordered(chosen, COLUMNS, frame)
+    return [_placed(row, i) for i, row in enumerate(ordered)]
+
+
+def _row(frame: Frame, group: Group, taken: float) -> Row:
+    tail = None if group.oldest_live is None else taken - group.oldest_live
+    counts: dict[str, int | None] = {k: count_of(frame, group, k) for k in COUNTED}
+    return Row(text.clean(group.name, frame.glyphs), group, tail, counts, 0)
+
+
+def _placed(row: Row, first: int) -> Row:
+    return Row(row.name, row.group, row.tail, row.counts, first)
+
+
+def count_of(frame: Frame, group: Group, kind: Kind) -> int | None:
+    """What happened in a group since the baseline; None if that is not known."""
+    now = group.counts.get(kind)
+    if now is None or frame.baseline is None:
+        return now
+    then = next((g.counts.get(kind) for g in frame.baseline.groups if g.name == group.name), None)
+    return now - then if then is not None and now >= then else None
+
+
+def merged(shown: Sequence[Row]) -> list[Row]:
+    """``shown`` with neighbours that differ in the name alone put into one row."""
+    runs = [list(run) for _, run in groupby(shown, key=_look)]
     return [_merged(run) for run in runs]
 
 
-def table(
-    shown: Sequence[Row], lines: int, width: int, glyphs: Glyphs, *, fresh: bool
-) -> list[Text]:
-    """A head and a line per row, ``lines`` at most; numbers that are not ``fresh`` are dimmed."""
-    kept, left_out = _cut(shown, lines - 1)
-    name_width = min(max([NAME_WIDTH, *(len(row.name) + 1 for row in kept)]), MAX_NAME_WIDTH)
-    shape = _shape(name_width, width - 1 - name_width)
-    titles = "".join(_aligned(column, column.title) for column in shape.columns)
-    head = f" {text.fit('GROUP', name_width)}{titles}{_legend(shape.bar_width, glyphs)}"
-    return [
-        Text(head, style=HEAD),
-        *(_line(row, shape, glyphs, fresh=fresh) for row in kept),
-        *left_out,
-    ]
-
-
-def spare(shown: Sequence[Row], lines: int) -> list[Text]:
-    """The smallest table: how many stores each group takes before a live entry goes."""
-    kept, left_out = _cut(shown, lines)
-    return [
-        *(
-            Text(f" {text.fit(row.name, MAX_NAME_WIDTH)} spare ").append_text(_spare(row.group))
-            for row in kept
-        ),
-        *left_out,
-    ]
-
-
-def _cut(shown: Sequence[Row], lines: int) -> tuple[Sequence[Row], list[Text]]:
-    """The first rows, and in place of the others a line that says the worst of them."""
-    if len(shown) <= lines:
-        return shown, []
-    kept, rest = shown[: max(lines - 1, 0)], shown[max(lines - 1, 0) :]
-    worst = min((row.group for row in rest), key=lambda group: group.spare)
-    note = Text(f" and {sum(row.members for row in rest)} more groups, spare from ", style=HEAD)
-    return kept, [note.append_text(_spare(worst)).append(" up")]
-
-
-def _spare(group: Group) -> Text:
-    return Text(f"{group.spare}{_alarm(group)}", style="" if group.spare else BAD)
-
-
-def _name(group: Group, glyphs: Glyphs, *, with_engine: bool) -> str:
-    name = f"g{group.name}" if group.name.isdecimal() else group.name
-    return text.clean(f"e{group.engine}.{name}" if with_engine else name, glyphs)
+def _look(row: Row) -> tuple[object, ...]:
+    return (row.group.slots, *(column.cell(row) for column in COLUMNS[1:]))
 
 
 def _merged(run: Sequence[Row]) -> Row:
@@ -139,59 +128,112 @@ def _merged(run: Sequence[Row]) -> Row:
     if len(run) == 1:
         return first
     name = f"{first.name}-{last.name.rpartition('.')[2]} x{len(run)}"
-    return Row(name, first.group, len(run))
+    return Row(name, first.group, first.tail, first.counts, first.first, len(run))
 
 
-def _shape(name_width: int, room: int) -> Shape:
-    """The columns that fit beside a bar, in their order, and what is left for the bar."""
-    room -= MIN_BAR + 1
-    chosen = set()
-    for column in sorted(COLUMNS, key=lambda column: column.rank):
-        if column.width > room:
-            break
-        room -= column.width
-        chosen.add(column.title)
-    bar_width = max(min(MIN_BAR + room, MAX_BAR), 0)
-    return Shape(name_width, [c for c in COLUMNS if c.title in chosen], bar_width)
+def lines(shown: Sequence[Row], frame: Frame, width: int, room: int) -> list[Text]:
+    """A head and a line per row, ``room`` lines at most, the row under the cursor among them."""
+    at = table.cursor(frame, sum(row.members for row in shown))
+    under = next((i for i, r in enumerate(shown) if r.first <= at < r.first + r.members), -1)
+    first = table.first_shown(len(shown), under, room - 1)
+    kept = shown[first : first + max(room - 1, 0)]
+    fitted, bar = _shape(shown, width)
+    title = legend(frame.glyphs)
+    head = table.head(fitted, frame).append(f" {title if len(title) <= bar else 'OCCUPANCY'}")
+    body = [
+        _line(row, fitted, frame, bar, selected=first + i == under) for i, row in enumerate(kept)
+    ]
+    return [head, *body][: max(room, 0)]
 
 
-def _legend(width: int, glyphs: Glyphs) -> str:
+def legend_beside(shown: Sequence[Row], frame: Frame, width: int) -> str:
+    """The legend, if the head of the table has no room for it."""
+    title = legend(frame.glyphs)
+    return title if len(title) > _shape(shown, width)[1] else ""
+
+
+def _shape(shown: Sequence[Row], width: int) -> tuple[list[table.Fitted[Row]], int]:
+    """The columns that fit beside a bar, and the cells that this leaves for it."""
+    columns = _named(max((len(row.name) for row in shown), default=0))
+    fitted = table.fitting(columns, width - MIN_BAR - 1)
+    return fitted, min(width - 2 - sum(cells for _, cells in fitted), MAX_BAR)
+
+
+def _named(longest: int) -> list[Column[Row]]:
+    """The columns with as much room for names as these need."""
+    name = COLUMNS[0]
+    width = min(max(name.width, longest + 1), MAX_NAME_WIDTH)
+    return [Column(name.title, width, 0, name.cell, name.order, left=True), *COLUMNS[1:]]
+
+
+def _line(
+    row: Row, fitted: Sequence[table.Fitted[Row]], frame: Frame, bar: int, *, selected: bool
+) -> Text:
+    line = table.row_line(row, fitted, frame, selected=selected)
+    return line.append(" ").append_text(slot_bar(row.group, bar, frame.glyphs))
+
+
+def spare(shown: Sequence[Row], frame: Frame, room: int) -> list[Text]:
+    """The smallest table: how many stores each group takes before a live entry goes."""
+    kept = shown if len(shown) <= room else shown[: max(room - 1, 0)]
+    body = [_spare(row.name, row, frame) for row in kept]
+    if len(kept) < len(shown):
+        rest = shown[len(kept) :]
+        least = min(rest, key=lambda row: row.group.slots.spare)
+        body.append(_spare(f"{sum(row.members for row in rest)} more from", least, frame))
+    return body[: max(room, 0)]
+
+
+def _spare(name: str, row: Row, frame: Frame) -> Text:
+    line = Text(f" {text.fit(name, MAX_NAME_WIDTH)} spare ", "" if frame.is_live else DIM)
+    line.append(row.spare, _alarm(row))
+    return line.append(f" next: {reasons.next_victim(row.group)}", _alarm(row))
+
+
+def legend(glyphs: Glyphs) -> str:
+    """What the marks of a bar mean."""
+    return f"{glyphs.live}live {glyphs.demoted}dem {glyphs.busy}busy {glyphs.free}free"
+
+
+def slot_bar(group: Group, width: int, glyphs: Glyphs) -> Text:
+    slots = group.slots
+    return bar((slots.live, slots.demoted, slots.pinned + slots.storing, slots.free), width, glyphs)
+
+
+def bar(parts: Sequence[int], width: int, glyphs: Glyphs) -> Text:
+    """Live, demoted, busy and free in proportion."""
     marks = (glyphs.live, glyphs.demoted, glyphs.busy, glyphs.free)
-    words = ("live", "dem", "busy", "free")
-    legend = ""
-    for entry in map(str.__add__, marks, words):
-        if len(legend) + len(entry) > width:
-            break
-        legend += f" {entry}"
-    return legend
-
-
-def _aligned(column: Column, value: str) -> str:
-    if column.left:
-        return f" {text.fit(value, column.width - 1)}"
-    return text.right(value, column.width)
-
-
-def _line(row: Row, shape: Shape, glyphs: Glyphs, *, fresh: bool) -> Text:
-    line = Text(f" {text.fit(row.name, shape.name_width)}", style="" if fresh else "dim")
-    for column in shape.columns:
-        value = text.clean(column.cell(row.group), glyphs)
-        alarming = column.alarms and not row.group.spare
-        line.append(_aligned(column, value), style=BAD if alarming else "")
-    line.append(" ").append_text(_bar(row.group, shape.bar_width, glyphs))
+    line = Text()
+    for mark, cells, style in zip(marks, text.share(parts, width), BAR, strict=True):
+        line.append(mark * cells, style=style)
     return line
 
 
-def _alarm(group: Group) -> str:
-    """Marks a group whose next store evicts a live entry; colour alone is not enough."""
-    return "" if group.spare else "!"
+def detail(frame: Frame, width: int) -> list[Text]:
+    """The group under the cursor at length."""
+    shown = rows(frame)
+    at = table.cursor(frame, len(shown))
+    if at < 0:
+        return []
+    first, *more = notices.paragraphs(frame, width, *_facts_at_length(frame, shown[at]))
+    return [Text(first.plain, HEAD), *more]
 
 
-def _bar(group: Group, width: int, glyphs: Glyphs) -> Text:
-    free, storing, live, demoted, pinned = group.slots
-    parts = (live, demoted, pinned + storing, free)
-    marks = (glyphs.live, glyphs.demoted, glyphs.busy, glyphs.free)
-    bar = Text()
-    for mark, cells, style in zip(marks, text.share(parts, width), BAR_STYLES, strict=True):
-        bar.append(mark * cells, style=style)
-    return bar
+def _facts_at_length(frame: Frame, row: Row) -> tuple[str, ...]:
+    group, slots = row.group, row.group.slots
+    what = (
+        f"{row.name}: {group.kind}, {text.count(slots.capacity)} slots of "
+        f"{text.size(group.slot_bytes)}, each for {text.count(group.chunk_tokens)} tokens"
+    )
+    states = (
+        f"free {slots.free}  storing {slots.storing}  live {slots.live}  demoted {slots.demoted}"
+        f"  pinned {slots.pinned}  spare {slots.spare}  tail {text.age(row.tail)}"
+    )
+    known = [kind for kind in Kind if kind in group.counts]
+    counts = [f"{_words(kind)} {text.count(count_of(frame, group, kind))}" for kind in known]
+    danger = f"The next store here evicts a live checkpoint; {reasons.CURE}." if row.alarms else ""
+    return what, states, "  ".join(counts), *([danger] if danger else [])
+
+
+def _words(kind: Kind) -> str:
+    return kind.replace("_", " ")

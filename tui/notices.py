@@ -1,95 +1,144 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said in words: what is missing and how to get it, and the help page."""
+"""What is said in words about the numbers: how fresh they are, and what is missing, and why."""
 
 from textwrap import wrap
 
 from rich.text import Text
 
+from tiercache.stats.model import Phase, Snapshot
 from tiercache.tui import text
 from tiercache.tui.feed import State
 from tiercache.tui.frame import Frame
-from tiercache.tui.keys import KEYS
+from tiercache.tui.styles import BAD, GOOD, WARN
+from tiercache.tui.trends import is_reduced
 
 #: Two lines, so that a copy of them runs even from a screen of 60 columns.
 ENABLE = (
     "  vllm serve MODEL \\",
     '    --kv-transfer-config "$(tiercache connector-config)"',
 )
-KEY_WIDTH = 9
+TORN = "read in the middle of a change: numbers may not fit together"
+STATE_STYLES = {
+    State.WAITING: WARN,
+    State.LIVE: GOOD,
+    State.IDLE: GOOD,
+    State.STALE: WARN,
+    State.GONE: BAD,
+    State.CLOSED: WARN,
+    State.REPLAY: GOOD,
+    State.NO_TIERCACHE: BAD,
+}
 
-MEANINGS = (
-    ("spare", "free + demoted: how many stores until a live entry is evicted"),
-    ("demoted", "states that a later one of the conversation replaced; first to go"),
-    ("busy", "pinned by a transfer, or being stored; cannot be evicted"),
-    ("lost", "tokens whose attention blocks were here, but no state to go with"),
-    ("PER SEC", "mean over the last 10 s"),
-    ("-", "not reported"),
-    ("LIVE", "the numbers are fresh. An engine reports when it steps, so an idle one stands still"),
-    ("STALE", "no newer numbers for a while"),
-    ("GONE", "nothing listens there any more"),
-)
+
+def state_words(frame: Frame) -> str:
+    """The word at the top right: how far the numbers can be believed."""
+    status = frame.status
+    match status.state:
+        case State.LIVE:
+            scraped = frame.latest is not None and frame.latest.source == "metrics"
+            words = f"LIVE {frame.interval:g}s{' SCRAPE' if scraped else ''}"
+        case State.REPLAY:
+            words = f"REPLAY {status.reason}".rstrip()
+        case State.NO_TIERCACHE:
+            words = status.state.value
+        case _:
+            words = f"{status.state} {text.duration(frame.now - status.since)}"
+    if frame.ui.paused_since is None:
+        return text.clean(words, frame.glyphs)
+    paused = f"PAUSED {text.duration(frame.now - frame.ui.paused_since)}"
+    return paused if frame.is_live else text.clean(f"{paused}, {words}", frame.glyphs)
+
+
+def state_style(frame: Frame) -> str:
+    paused = frame.ui.paused_since is not None and frame.is_live
+    return WARN if paused else STATE_STYLES[frame.status.state]
+
+
+def warning(frame: Frame) -> Text | None:
+    """One line above numbers that are not fresh, or that may not fit together; else None."""
+    words = _warning(frame)
+    return None if words is None else Text(f" {text.clean(words, frame.glyphs)}", style=WARN)
+
+
+def _warning(frame: Frame) -> str | None:
+    latest = frame.latest
+    if latest is None or not latest.groups:
+        return None
+    status, age = frame.status, text.duration(frame.now - latest.taken)
+    ended = {
+        State.STALE: f"{status.reason or _still(latest)}; "
+        f"nothing new for {text.duration(frame.now - status.since)}",
+        State.GONE: f"{status.reason or _died(frame)}; its last numbers, {age} old",
+        State.CLOSED: f"{status.reason or 'the server has ended'}; its last numbers, {age} old",
+    }
+    if status.state in ended:
+        return ended[status.state]
+    return TORN if latest.torn else None
+
+
+def _still(latest: Snapshot) -> str:
+    failed = latest.phase is Phase.FAILED
+    return "the server's probe met a fault and turned itself off" if failed else "no newer numbers"
+
+
+def _died(frame: Frame) -> str:
+    pool = None if frame.latest is None else frame.latest.pool
+    return "nothing answers any more" if pool is None else f"process {pool.pid} has died"
 
 
 def missing(frame: Frame, width: int) -> list[Text]:
     """Why there are no numbers, since when, and what would bring them."""
     if frame.status.state is State.NO_TIERCACHE:
         return _no_tiercache(frame, width)
-    if frame.latest is None or not frame.is_live:
+    if frame.latest is None:
         return _waiting(frame, width)
-    return _paragraphs(
+    return paragraphs(
+        frame,
         width,
-        f"{text.clean(frame.url, frame.glyphs)} has tiercache, but no group has reported.",
+        f"{frame.target} has tiercache, but no group has reported.",
+        *([f"  {frame.status.reason}"] if frame.status.reason else []),
+        "",
         "The engine reports with its first step: send a request.",
     )
 
 
-def older(frame: Frame) -> Text | None:
-    """One line above numbers that are not fresh, or None."""
-    status = frame.status
-    latest = frame.latest
-    if status.state not in (State.STALE, State.GONE) or latest is None or not latest.groups:
-        return None
-    age = text.duration(frame.now - latest.taken)
-    reason = text.clean(status.reason, frame.glyphs)
-    line = f" {reason} since {text.clock(status.since)}; numbers are {age} old"
-    return Text(line, style="bold yellow")
-
-
-def help_page(frame: Frame, width: int) -> list[Text]:
-    keys = [line for key in KEYS for line in _entry(key.shown, key.help, width)]
-    words = [line for word, meaning in MEANINGS for line in _entry(word, meaning, width)]
-    source = f"Every {frame.interval:g}s from {text.clean(frame.url, frame.glyphs)}"
-    return [
-        Text(" KEYS", style="bold"),
-        *keys,
-        Text(),
-        Text(" WORDS", style="bold"),
-        *words,
-        Text(),
-        *_paragraphs(width, source),
-    ]
+def not_told(frame: Frame, width: int, what: str) -> list[Text]:
+    """In place of a list that this source does not know."""
+    if frame.latest is not None and is_reduced(frame.latest):
+        return paragraphs(
+            frame,
+            width,
+            "",
+            f"A metrics page does not tell {what}.",
+            "On the server's own machine, run tiercache-top without --url to see them.",
+        )
+    return paragraphs(frame, width, "", f"No {what} yet.")
 
 
 def _waiting(frame: Frame, width: int) -> list[Text]:
     status = frame.status
-    return _paragraphs(
+    return paragraphs(
+        frame,
         width,
-        f"Waiting for {text.clean(frame.url, frame.glyphs)}",
-        f"  {text.clean(status.reason, frame.glyphs)}",
+        f"Waiting for {frame.target}",
+        f"  {status.reason}",
         f"  since {text.clock(status.since)} ({text.duration(frame.now - status.since)})",
         "",
         "Start a server with tiercache:",
         *ENABLE,
-        "or say where one runs:",
+        "look at a pool that plays conversations:",
+        "  tiercache-top --demo",
+        "or say where a server runs:",
         "  tiercache-top --url http://HOST:PORT/metrics",
     )
 
 
 def _no_tiercache(frame: Frame, width: int) -> list[Text]:
-    return _paragraphs(
+    return paragraphs(
+        frame,
         width,
-        f"{text.clean(frame.url, frame.glyphs)} answers, but not with tiercache:",
-        f"  {text.clean(frame.status.reason, frame.glyphs)}",
+        f"{frame.target} answers, but not with tiercache:",
+        f"  {frame.status.reason}",
         f"  since {text.clock(frame.status.since)}",
         "",
         "Start the server with the cache:",
@@ -98,20 +147,13 @@ def _no_tiercache(frame: Frame, width: int) -> list[Text]:
     )
 
 
-def _paragraphs(width: int, *paragraphs: str) -> list[Text]:
-    return [Text(f" {line}") for paragraph in paragraphs for line in _wrapped(paragraph, width - 2)]
+def paragraphs(frame: Frame, width: int, *parts: str) -> list[Text]:
+    """Wrapped lines, with what came from outside made printable."""
+    shown = (text.clean(part, frame.glyphs) for part in parts)
+    return [Text(f" {line}") for part in shown for line in wrapped(part, width - 2)]
 
 
-def _entry(word: str, meaning: str, width: int) -> list[Text]:
-    lines = _wrapped(meaning, width - KEY_WIDTH - 3)
-    heads = [word, *[""] * (len(lines) - 1)]
-    return [
-        Text(f"  {text.fit(head, KEY_WIDTH)}{line}")
-        for head, line in zip(heads, lines, strict=True)
-    ]
-
-
-def _wrapped(paragraph: str, width: int) -> list[str]:
+def wrapped(paragraph: str, width: int) -> list[str]:
     """The lines of a paragraph; those that follow keep the indent of the first."""
     indent = " " * (len(paragraph) - len(paragraph.lstrip()))
     width = max(width, len(indent) + 1)

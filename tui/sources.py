@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where snapshots come from: today the metrics page of a vLLM server.
+"""Where snapshots come from, and one of the places: the metrics page of a vLLM server.
 
-Covers fetching and every way in which it fails. Reading the page is ``metrics``; when a failure
-means that the server is gone is decided by ``feed``.
+Covers fetching the page and every way in which that fails. Reading it is ``metrics``; when a
+failure means that the server is gone is decided by ``feed``. Pools of this machine are ``pools``,
+recordings ``record``.
 """
 
 import http.client
@@ -13,8 +14,8 @@ from urllib.parse import urlsplit, urlunsplit
 from urllib.request import ProxyHandler, build_opener
 
 from tiercache.errors import ConfigError
+from tiercache.stats.model import Snapshot
 from tiercache.tui.metrics import parse
-from tiercache.tui.snapshot import Snapshot
 from tiercache.tui.trouble import SourceError, Trouble
 
 #: A busy API server answers late, as the page is made by the event loop that serves requests.
@@ -24,11 +25,22 @@ MAX_PAGE_BYTES = 32 * 2**20
 
 
 class Source(Protocol):
-    """Anything that yields snapshots."""
+    """Anything that yields snapshots.
+
+    Locking: none; one thread at a time uses it, and closes it.
+    """
 
     @property
-    def url(self) -> str:
+    def target(self) -> str:
         """What the reader is told to look at."""
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """When a recording begins and ends; None if this is no recording."""
+
+    @property
+    def notice(self) -> str:
+        """What the reader should know beside the numbers; empty: nothing."""
 
     def fetch(self) -> Snapshot:
         """The numbers of now. May block.
@@ -37,25 +49,33 @@ class Source(Protocol):
             SourceError: if they cannot be had.
         """
 
+    def close(self) -> None:
+        """Let go of files; after this nothing is fetched."""
+
 
 class MetricsSource:
     """The Prometheus page at an http address.
 
-    Locking: none; one thread at a time fetches. Proxies of the environment are not asked: the
-    server is on this host or near it.
+    Proxies of the environment are not asked: the server is on this host or near it.
     """
 
+    span = None
+    notice = ""
+
     def __init__(self, url: str, timeout: float = TIMEOUT_S) -> None:
-        self.url = normal_url(url)
+        self.target = normal_url(url)
         self._timeout = timeout
         self._opener = build_opener(ProxyHandler({}))
 
     def fetch(self) -> Snapshot:
         return parse(self._page(), time.time())
 
+    def close(self) -> None:
+        self._opener.close()
+
     def _page(self) -> str:
         try:
-            with self._opener.open(self.url, timeout=self._timeout) as answer:
+            with self._opener.open(self.target, timeout=self._timeout) as answer:
                 page: bytes = answer.read(MAX_PAGE_BYTES + 1)
                 missing = answer.length
         except (OSError, http.client.HTTPException) as failure:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers, bars and names as text of a known width."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,15 +21,19 @@ class Glyphs:
     free: str
     rule: str
     levels: str
+    between: str
+    more: str
     ascii_only: bool = False
 
 
-UNICODE = Glyphs("█", "▒", "▓", "·", "─", "▁▂▃▄▅▆▇█")
-ASCII = Glyphs("#", "=", "!", ".", "-", ".:|", ascii_only=True)
+UNICODE = Glyphs("█", "▒", "▓", "·", "─", "▁▂▃▄▅▆▇█", "│", "…")
+ASCII = Glyphs("#", "=", "!", ".", "-", ".:|", "|", "~", ascii_only=True)
 
 
 def clean(name: str, glyphs: Glyphs) -> str:
     """``name`` as one line that the terminal can show: labels come from outside."""
+    if name.isascii() and name.isprintable():
+        return name
     shown = (c if c.isprintable() and (c.isascii() or not glyphs.ascii_only) else "?" for c in name)
     return "".join(shown)
 
@@ -43,6 +48,13 @@ def right(text: str, width: int) -> str:
     return fit(" " * (width - cell_len(text)) + text, width)
 
 
+def cut(text: str, width: int, glyphs: Glyphs) -> str:
+    """``text`` in ``width`` cells at most; a mark at its end says that it goes on."""
+    if cell_len(text) <= width:
+        return text
+    return set_cell_size(text, width - 1) + glyphs.more if width > 0 else ""
+
+
 def count(number: float | None) -> str:
     """A number in at most 5 characters up to 999 T: 31, 22550, 1.23M."""
     if number is None:
@@ -50,6 +62,15 @@ def count(number: float | None) -> str:
     if 0 < number < 10 and number != int(number):
         return f"{number:.1f}"
     return _scaled(number, 1000, ("k", "M", "G", "T", "P", "E"), plain_below=100_000)
+
+
+def tokens(number: float | None) -> str:
+    """A length in at most 6 characters: 0, 784, 24.1k, 508.8k, 1.71M."""
+    if number is None:
+        return UNKNOWN
+    if 1000 <= number < 999_950:
+        return f"{number / 1000:.1f}k"
+    return _scaled(number, 1000, ("k", "M", "G", "T", "P", "E"), plain_below=1000)
 
 
 def size(number: float | None) -> str:
@@ -73,8 +94,20 @@ def _scaled(number: float, base: int, units: Sequence[str], plain_below: int) ->
     return f"{number:.{digits}f}{unit}"
 
 
+def percent(part: float | None, whole: float | None) -> str:
+    """``part`` of ``whole`` in at most 4 characters; only nothing is 0% and only all is 100%."""
+    if part is None or not whole:
+        return UNKNOWN
+    share = 100 * part / whole
+    if 0 < share < 1:
+        return "<1%"
+    return f"{min(math.floor(share + 0.5), 99 if share < 100 else 999)}%"
+
+
 def duration(seconds: float) -> str:
     """How long, in its two largest units: 7s, 2m05s, 3h12m, 4d03h."""
+    if not math.isfinite(seconds):
+        return UNKNOWN
     whole = max(int(seconds), 0)
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
     if days:
@@ -84,9 +117,37 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{whole % 60:02}s" if minutes else f"{whole}s"
 
 
-def clock(moment: float) -> str:
-    """The local time of day."""
-    return time.strftime("%H:%M:%S", time.localtime(moment))
+def age(seconds: float | None) -> str:
+    """How long in its largest unit, in at most 4 characters below 27 years: 7s, 38m, 5h, 4d."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    whole = max(int(seconds), 0)
+    for unit, length in (("s", 60), ("m", 60), ("h", 48)):
+        if whole < length:
+            return f"{whole}{unit}"
+        whole //= 24 if unit == "h" else length
+    return f"{whole}d"
+
+
+def latency(seconds: float | None) -> str:
+    """A short time in at most 6 characters: 850us, 0.9ms, 212ms, 1.9s, 2m05s."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    if seconds < 0.0001:
+        return f"{max(seconds, 0.0) * 1e6:.0f}us"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.{1 if seconds < 0.00995 else 0}f}ms"
+    return f"{seconds:.1f}s" if seconds < 59.95 else duration(round(seconds))
+
+
+def clock(moment: float | None) -> str:
+    """The local time of day; nothing that a hostile file says makes it fail."""
+    if moment is None:
+        return UNKNOWN
+    try:
+        return time.strftime("%H:%M:%S", time.localtime(moment))
+    except (OverflowError, ValueError, OSError):
+        return UNKNOWN
 
 
 def share(parts: Sequence[int], width: int) -> list[int]:
@@ -108,12 +169,18 @@ def share(parts: Sequence[int], width: int) -> list[int]:
     return cells
 
 
-def sparkline(values: Sequence[int], width: int, levels: str) -> str:
+def sparkline(values: Sequence[float | None], width: int, levels: str) -> str:
     """The last ``width`` values, the newest at the right, against the largest of them.
 
-    Only nothing has the lowest level; values below 0 count as nothing.
+    Only nothing has the lowest level; values below 0 count as nothing, unknown ones are blank.
     """
-    shown = [max(value, 0) for value in values[-width:]] if width > 0 else []
-    top = max(shown, default=0) or 1
-    marks = (levels[-(-value * (len(levels) - 1) // top)] for value in shown)
+    shown = list(values[-width:]) if width > 0 else []
+    top = max((value for value in shown if value is not None), default=0)
+    marks = (" " if value is None else _level(value, top, levels) for value in shown)
     return right("".join(marks), width)
+
+
+def _level(value: float, top: float, levels: str) -> str:
+    if value <= 0 or top <= 0:
+        return levels[0]
+    return levels[max(math.ceil(value / top * (len(levels) - 1)), 1)]

@@ -9,6 +9,8 @@ from tiercache.errors import TierCacheError
 class Trouble(StrEnum):
     """What kind of failure it was."""
 
+    NO_POOL = "no pool"
+    """There is nothing to look at yet; the message says where it would be."""
     UNREACHABLE = "unreachable"
     """Nothing listens there, or it hung up."""
     NO_ANSWER = "no answer"
@@ -17,6 +19,10 @@ class Trouble(StrEnum):
     """It answered something else than a metrics page, or numbers that make no sense."""
     NO_TIERCACHE = "no tiercache"
     """It answered a metrics page without one metric of ours."""
+    FORMAT = "format"
+    """A file of another version, or none of ours."""
+    ENDED = "ended"
+    """The recording has no more."""
 
 
 class SourceError(TierCacheError):

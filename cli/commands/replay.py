@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tiercache.cli.parameters import Count, Listed, Size, flat, reference_tokens
+from tiercache.cli.parameters import Count, Listed, Size, flat, joined, reference_tokens
 from tiercache.replay.registry import policy_names
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("traces", nargs=-1, metavar="[TRACE]...", type=click.Path(path_type=Path))
+@click.argument(
+    "traces", nargs=-1, metavar="[TRACE]...", type=click.Path(exists=True, path_type=Path)
+)
 @click.option(
     "scenarios",
     "--scenario",
@@ -106,6 +108,15 @@ Examples:
     metavar="FILE",
     help="Draw the restored share over slots into a .png or .svg.",
 )
+@click.option(
+    "--publish", is_flag=True, help="Write what the caches do where tiercache-top looks for it."
+)
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="X",
+    help="Play X times as fast as the requests came; else as fast as it goes.",
+)
 @click.option("as_json", "-j", "--json", is_flag=True, help="Print one JSON document.")
 def replay(
     traces: Sequence[Path],
@@ -119,6 +130,8 @@ def replay(
     max_requests: int | None,
     agents: bool,
     strict: bool,
+    publish: bool,
+    speed: float | None,
     as_json: bool,
     **cache: Any,
 ) -> None:
@@ -135,7 +148,7 @@ def replay(
     if plot is not None:
         replaying.check_picture(plot)
     names = flat(policies) or DEFAULT_POLICIES
-    setups = replaying.setups(_sizes(**cache), names, nvme or 0)
+    setups = replaying.setups(_sizes(**cache), names, nvme or 0, publish=publish)
     sources = replaying.open_sources(
         traces,
         flat(scenarios),
@@ -143,7 +156,8 @@ def replay(
         selection=Selection(conversations, span, max_requests, agents),
         strict=strict,
     )
-    rows = [row for source in sources for row in source.play(setups, show=not as_json)]
+    how = replaying.How(show=not as_json, publish=publish, speed=speed)
+    rows = [row for source in sources for row in source.play(setups, how)]
     replaying.report(rows, nvme=nvme, as_json=as_json)
     if plot is not None:
         replaying.draw(rows, plot)
@@ -174,7 +188,7 @@ def _sizes(
         return replaying.planned_sizes(**planned)
     return replaying.counted_sizes(
         block_tokens or BLOCK_TOKENS,
-        flat(token_slots) or [TOKEN_SLOTS],
-        flat(state_slots) or [STATE_SLOTS],
+        joined(token_slots) or [TOKEN_SLOTS],
+        joined(state_slots) or [STATE_SLOTS],
         STATE_GROUPS if state_groups is None else state_groups,
     )

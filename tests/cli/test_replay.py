@@ -3,8 +3,10 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from tiercache.cli import replaying
 from tiercache.replay import plots
 from tiercache.replay.registry import policy_names
 from tiercache.replay.workloads import SCENARIOS
+from tiercache.stats.model import Phase, Snapshot
+from tiercache.stats.reader import SegmentReader
 
 FIELDS = [*ROW_FIELDS, "seconds"]
 #: A workload that takes no time.
@@ -82,6 +86,13 @@ def test_several_sizes_are_plotted(command: Command) -> None:
 def test_only_token_slots_that_differ_are_what_is_plotted(command: Command) -> None:
     _, out, _ = command("replay", *QUICK, "--token-slots", "500,1000")
     assert "over token slots\n" in out
+
+
+def test_a_number_can_be_in_several_pairs(command: Command) -> None:
+    sizes = ("--token-slots", "500,1000,1000,500", "--state-slots", "8,8,16,8")
+    rows = data(command, *QUICK, *sizes, "--policy", "lru")
+    found = [(row["token_slots"], row["state_slots"]) for row in rows]
+    assert found == [(500, 8), (1000, 8), (1000, 16)]
 
 
 def test_sizes_and_policies_are_combined(command: Command) -> None:
@@ -217,8 +228,9 @@ def test_bad_input_is_one_line_and_exit_2(
 
 def test_a_trace_that_is_not_there(command: Command, tmp_path: Path) -> None:
     code, out, err = command("replay", tmp_path / "none", "--scenario", "idle-conversation")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert err.count("\n") == 1
+    assert err.endswith("none' does not exist.\n")
 
 
 def test_help_names_what_there_is(command: Command) -> None:
@@ -254,3 +266,90 @@ def test_ctrl_c_is_130(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 130
     assert "Traceback" not in ran.stderr
+
+
+# --- to look at
+
+
+def segments(folder: Path) -> list[Snapshot]:
+    """What is left of the caches that were published, by their names."""
+    found = []
+    for path in sorted(folder.glob("*.tcs")):
+        reader = SegmentReader(path)
+        found.append(reader.snapshot(now=time.time()))
+        reader.close()
+    return found
+
+
+def test_every_cache_can_be_looked_at(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERCACHE_DIR", str(tmp_path))
+    scenario = ("--scenario", "idle-conversation")
+    published = data(command, *scenario, "--publish")
+    plain = data(command, *scenario)
+    assert [row | {"seconds": 0} for row in published] == [row | {"seconds": 0} for row in plain]
+    demoting, stranding = segments(tmp_path)
+    for snapshot in (demoting, stranding):
+        assert snapshot.phase is Phase.CLOSED
+        assert snapshot.pool is not None
+        assert snapshot.pool.writer == "replay"
+    assert demoting.pool is not None
+    assert demoting.pool.name == "idle-conversation-lru-2255+30"
+    assert demoting.sequences[0].restored == 504_288
+    assert stranding.sequences[0].source == "miss"
+    assert stranding.totals["lost_tokens"] == 504_288
+
+
+def test_what_a_disk_restores_can_be_looked_at(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERCACHE_DIR", str(tmp_path))
+    data(
+        command,
+        "--scenario",
+        "idle-conversation",
+        "--policy",
+        "lru-plain",
+        "--nvme",
+        "50000",
+        "--publish",
+    )
+    [snapshot] = segments(tmp_path)
+    [tier] = snapshot.tiers
+    assert tier.restores.requests > 0
+    assert snapshot.sequences[0].source == "disk"
+
+
+def test_nothing_is_published_unless_it_is_asked_for(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERCACHE_DIR", str(tmp_path))
+    data(command, *QUICK)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_policy_without_a_cache_cannot_be_looked_at(command: Command) -> None:
+    code, _, err = command("replay", *QUICK, "--policy", "lru,optimal", "--publish")
+    assert code == 2
+    assert "optimal" in err
+    assert "--publish" in err
+
+
+def test_it_is_played_as_fast_as_asked_for(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: 5.0, sleep=waited.append)
+    monkeypatch.setattr("tiercache.cli.replaying.time", clock)
+    [row] = data(command, "--scenario", "idle-conversation", "--policy", "lru", "--speed", 60)
+    assert len(waited) == row["requests"] == 123
+    # A turn per minute, and no time passes while it waits.
+    assert waited == [float(turn) for turn in range(123)]
+
+
+@pytest.mark.parametrize("speed", ["0", "-1", "fast"])
+def test_a_speed_that_is_none(command: Command, speed: str) -> None:
+    code, _, err = command("replay", *QUICK, "--speed", speed)
+    assert code == 2
+    assert "--speed" in err

@@ -24,7 +24,9 @@ from tiercache.blocks import key_group, key_hash
 from tiercache.cli.commands import import_
 from tiercache.cli.diagnostics import ExitCode
 from tiercache.errors import FormatError
+from tiercache.tiers.nvme.pages import Entry, Location
 from tiercache.tiers.nvme.transfer import read_export
+from tiercache.tiers.nvme.writing import index_of
 
 __all__ = ["directory", "run"]
 
@@ -168,6 +170,18 @@ def test_an_index_that_was_lost_comes_back(run: Run, directory: Path, tmp_path: 
     assert "1 are no longer where they were" in out
     assert run("verify", directory, "--data")[0] == ExitCode.OK
     assert served(directory) == {*STORED} - {FIRST[10]}
+
+
+def test_an_entry_is_not_put_where_another_one_is(
+    run: Run, directory: Path, tmp_path: Path
+) -> None:
+    """Even if the record that lies there is the one that was exported."""
+    index = tmp_path / "index.jsonl"
+    run("export", directory, "-o", index)
+    with index_of(directory) as writer:
+        writer.change({Location(0, 10): Entry(b"another block", 1, 99)})
+    found = document(run, "import", directory, index, "--yes", code=ExitCode.PROBLEM)
+    assert (found["wanted"], found["added"], found["refused"]) == (1, 0, 1)
 
 
 def test_another_model_is_refused(run: Run, tar: Path, tmp_path: Path) -> None:

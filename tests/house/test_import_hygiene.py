@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = {"tiercache": "tiercache", "cli": "tiercache.cli", "tui": "tiercache.tui"}
-HEAVY = {"aiofiles", "lmdb", "numpy", "textual", "torch", "vllm"}
+HEAVY = {"aiofiles", "lmdb", "matplotlib", "numpy", "textual", "torch", "vllm"}
 #: Modules and packages that may load some of it; all others nothing.
 ALLOWED = {
     "tiercache.arena": {"numpy", "torch"},

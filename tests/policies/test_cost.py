@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost policy: worth and age decide; a model keeps no heap."""
+"""The cost policy: worth and age decide; a model keeps no queues."""
 
 from string import ascii_lowercase
 
@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.core_helpers import key, names
 from tiercache.blocks import GroupKind, Key
 from tiercache.policies import Evicted, make_policy
-from tiercache.policies.cost import Cost, checkpoint_worth
+from tiercache.policies.cost import FRESH_S, VICTIM_S, Cost, checkpoint_worth, grade
 from tiercache.policies.lru import LRU
 
 CAPACITY = 8
@@ -54,43 +54,75 @@ def test_unknown_keys_are_not_appraised(cost: Cost) -> None:
     assert order(cost) == "dabc"
 
 
-def test_what_is_not_used_falls_behind(cost: Cost) -> None:
-    assert evicted(cost, 2) == "bc"
-    assert cost.clock == 20
+def test_what_is_idle_falls_behind(cost: Cost) -> None:
+    cost.tell(100)
     cost.insert([D, E])
     cost.appraise(D, 9)
-    cost.appraise(E, 11)
-    assert order(cost) == "dae"
+    cost.appraise(E, 3)
+    assert order(cost) == "becad"
+
+
+def test_idle_for_twice_as_long_is_worth_half(cost: Cost) -> None:
+    cost.tell(FRESH_S)
+    cost.insert([D, E])
+    cost.appraise(D, 12)
+    cost.appraise(E, 17)
+    assert order(cost) == "bcdae"
 
 
 def test_use_makes_up_for_age(cost: Cost) -> None:
-    evicted(cost, 1)
+    cost.tell(100)
     cost.touch([C])
-    assert order(cost) == "ac"
+    assert order(cost) == "bac"
     cost.touch([A])
-    assert order(cost) == "ca"
+    assert order(cost) == "bca"
 
 
 def test_a_new_worth_is_no_use(cost: Cost) -> None:
-    evicted(cost, 2)
+    cost.tell(100)
     cost.insert([D])
-    cost.appraise(A, 15)
-    cost.appraise(D, 0)
-    assert order(cost) == "ad"
+    cost.appraise(A, 32)
+    cost.appraise(D, 7)
+    assert order(cost) == "bcad"
 
 
-def test_the_clock_never_goes_back(cost: Cost) -> None:
-    evicted(cost, 2)
-    cost.appraise(A, 1)
-    evicted(cost, 1)
-    assert cost.clock == 20
+def test_time_does_not_go_back(cost: Cost) -> None:
+    cost.tell(100)
+    cost.touch([C])
+    cost.tell(0)
+    cost.touch([B])
+    assert order(cost) == "abc"
+
+
+def test_without_times_victims_make_what_is_idle_fall_behind(cost: Cost) -> None:
+    for number in range(500):
+        cost.insert([key(f"{number}.")])
+        assert evicted(cost, 1) == f"{number}."
+    cost.insert([D])
+    cost.appraise(D, 4)
+    assert order(cost) == "bcad"
+
+
+def test_worths_of_one_grade_go_by_age(cost: Cost) -> None:
+    cost.tell(1)
+    cost.insert([D, E])
+    cost.appraise(D, 20.5)
+    cost.appraise(E, 19.5)
+    assert order(cost) == "bcdea"
+
+
+@pytest.mark.parametrize("worth", [0.08, 1, 3, 1_632, 505_001, 1e9])
+def test_grades(worth: float) -> None:
+    assert worth / 2**0.25 < grade(worth) <= worth
+    assert grade(grade(worth) * 1.001) == grade(worth)
 
 
 def test_demoted_keys_go_first_and_age_the_others(cost: Cost) -> None:
     assert cost.demote([A, B]) == [A, B]
     assert order(cost) == "abc"
+    before = cost.time
     assert cost.evict(1) == Evicted([A], 1)
-    assert cost.clock == 30
+    assert cost.time == before + VICTIM_S
 
 
 def test_a_demoted_key_comes_back_for_what_it_is_worth_now(cost: Cost) -> None:
@@ -109,22 +141,26 @@ def test_a_pinned_key_is_appraised_and_comes_back_where_it_belongs(cost: Cost) -
     assert order(cost) == "abc"
 
 
-@pytest.mark.parametrize(("hit", "expected"), [(True, "ca"), (False, "ac")])
+@pytest.mark.parametrize(("hit", "expected"), [(True, "bca"), (False, "bac")])
 def test_only_a_load_is_a_use(cost: Cost, hit: bool, expected: str) -> None:
-    evicted(cost, 1)
-    cost.appraise(A, 15)
-    cost.touch([C])
-    cost.appraise(C, 6)
-    assert order(cost) == "ac"
     cost.pin([A], hit=hit)
+    cost.tell(100)
+    cost.touch([C])
     cost.unpin([A])
     assert order(cost) == expected
 
 
-def test_the_heap_does_not_grow_with_use(cost: Cost) -> None:
-    for _ in range(100):
+def test_nothing_is_left_of_what_was(cost: Cost) -> None:
+    for worth in range(100):
+        cost.tell(worth)
+        cost.appraise(A, worth)
         cost.touch([A, B, C])
-    assert len(cost._heap) < 4 * CAPACITY
+    assert sum(map(len, cost._queues.values())) == 3
+    cost.pin([A], hit=True)
+    cost.demote([B])
+    assert sum(map(len, cost._queues.values())) == 1
+    cost.remove([A, B, C])
+    assert not cost._queues
 
 
 def test_blocks_go_by_recency() -> None:
@@ -141,8 +177,9 @@ class Model(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cost = Cost(CAPACITY)
-        self.clock = 0
-        self.used: dict[Key, int] = {}
+        self.now = 0.0
+        self.told = 0.0
+        self.used: dict[Key, float] = {}
         self.worth: dict[Key, int] = {}
         self.turn: dict[Key, int] = {}
         self.demoted: list[Key] = []
@@ -151,13 +188,16 @@ class Model(RuleBasedStateMachine):
 
     def place(self, one: Key, *, used: bool) -> None:
         if used:
-            self.used[one] = self.clock
+            self.used[one] = self.now
         self.turns += 1
         self.turn[one] = self.turns
 
+    def value(self, one: Key) -> float:
+        return grade(self.worth[one]) / (self.now - self.used[one] + FRESH_S)
+
     def expected(self) -> list[Key]:
         live = [k for k in self.used if k not in self.demoted]
-        live.sort(key=lambda k: (self.used[k] + self.worth[k], self.turn[k]))
+        live.sort(key=lambda k: (self.value(k), self.turn[k]))
         return [k for k in [*self.demoted, *live] if k not in self.pinned]
 
     def forget(self, one: Key) -> None:
@@ -165,6 +205,12 @@ class Model(RuleBasedStateMachine):
             table.pop(one, None)
         if one in self.demoted:
             self.demoted.remove(one)
+
+    @rule(seconds=st.integers(-5, 40))
+    def tell(self, seconds: int) -> None:
+        self.cost.tell(self.told + seconds)
+        self.told += max(seconds, 0)
+        self.now += max(seconds, 0)
 
     @rule(one=one)
     def insert(self, one: Key) -> None:
@@ -185,8 +231,10 @@ class Model(RuleBasedStateMachine):
     def appraise(self, one: Key, worth: int) -> None:
         self.cost.appraise(one, worth)
         if one in self.used and self.worth[one] != worth:
+            kept = grade(self.worth[one]) == grade(worth)
             self.worth[one] = worth
-            self.place(one, used=False)
+            if not kept:
+                self.place(one, used=False)
 
     @rule(one=one, first=st.booleans())
     def demote(self, one: Key, first: bool) -> None:
@@ -224,14 +272,14 @@ class Model(RuleBasedStateMachine):
             return
         assert evicted is not None
         assert evicted.keys == victims
-        self.clock = max([self.clock, *(self.used[k] + self.worth[k] for k in victims)])
+        self.now += VICTIM_S * n
         for victim in victims:
             self.forget(victim)
 
     @invariant()
     def the_order_is_that_of_the_model(self) -> None:
         assert self.cost.peek(CAPACITY).keys == self.expected()
-        assert self.cost.clock == self.clock
+        assert self.cost.time == self.now
         assert self.cost.demoted == sum(k not in self.pinned for k in self.demoted)
 
 

@@ -36,7 +36,7 @@ def worth(tier: PrimaryTier, block_hash: bytes) -> float:
     for state in keys([block_hash], *STATES):
         policy = tier.pools[int.from_bytes(state[-4:], "big")].policy
         assert isinstance(policy, Cost)
-        found.append(policy._worth[state])
+        found.append(policy._known[state].worth)
     assert len(set(found)) == 1
     return found[0]
 
@@ -78,7 +78,7 @@ def test_a_long_conversation_outlasts_short_ones(tier: PrimaryTier) -> None:
 
 def test_a_long_conversation_does_not_outlast_everything(tier: PrimaryTier) -> None:
     turn(tier, MAIN, 12)
-    for number in range(30):
+    for number in range(300):
         turn(tier, chain(f"{number} ", 2), 2)
     assert tier.tree.get(MAIN[11]) is None
 

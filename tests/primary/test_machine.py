@@ -162,7 +162,7 @@ class Conversations(RuleBasedStateMachine):
             worth = checkpoint_worth(saved, len(node.children))
             for member in keys([node.block_hash], *STATES):
                 policy = self.tier.pools[int.from_bytes(member[-4:], "big")].policy
-                assert not isinstance(policy, Cost) or policy._worth[member] == worth
+                assert not isinstance(policy, Cost) or policy._known[member].worth == worth
 
     def teardown(self) -> None:
         """Once everything is over, nothing is left in flight, pinned or remembered."""

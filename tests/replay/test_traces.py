@@ -182,8 +182,10 @@ def test_what_is_no_trace_is_refused_at_once(tmp_path: Path, content: str) -> No
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="No such file"):
-        open_trace(tmp_path / "missing.jsonl", block_tokens=16)
+    missing = tmp_path / "missing.jsonl"
+    with pytest.raises(TraceError) as error:
+        open_trace(missing, block_tokens=16)
+    assert str(error.value) == f"{missing}: cannot be read: No such file or directory"
 
 
 def test_requests_with_times_of_their_own_are_not_spread(tmp_path: Path) -> None:

@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache to look at: snapshots, frames, and a server whose page says what a test wants."""
+"""A cache to look at, in a directory and with settings of its own."""
 
 import os
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
-from tiercache.slots import SlotCounts
+from tests.tui.servers import START, Outcome, Page, Run, publish, published, qwen
+from tiercache.stats.writer import SegmentWriter
+from tiercache.tui import app
 from tiercache.tui.feed import State, Status
 from tiercache.tui.frame import Frame
-from tiercache.tui.snapshot import Counters, Group, Snapshot
-
-URL = "http://127.0.0.1:8000/metrics"
-START = 1_800_000_000.0
-GIB = 2**30
 
 
 @pytest.fixture(autouse=True)
@@ -30,69 +26,48 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-@pytest.fixture
-def qwen() -> Callable[[int], Snapshot]:
-    """The eight groups of a hybrid model, so many seconds after ``START``."""
-
-    def token_group(step: int) -> Group:
-        slots = SlotCounts(41, 0, 2198, 0, 16)
-        return Group("0", "0", "full", slots, Counters(0, 12, 0, 3, 16 * GIB, step * GIB // 4, 0))
-
-    def state_group(number: int, step: int) -> Group:
-        slots = SlotCounts(0, 1, 28, 0, 1) if number == 7 else SlotCounts(4, 1, 13, 11, 1)
-        lost = step // 3 if number == 7 else 0
-        counters = Counters(100 + 2 * step, 0, 60 + step, lost, 7 * GIB, step * GIB, lost)
-        return Group("0", str(number), "state", slots, counters)
-
-    def snapshot(step: int) -> Snapshot:
-        groups = (token_group(step), *(state_group(number, step) for number in range(1, 8)))
-        tokens, lost = 96_000 * (step // 2), 508_800 * (step // 5)
-        return Snapshot(START + step, ("qwen3-next",), groups, tokens, lost)
-
-    return snapshot
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where pools are looked for: none but the test's own."""
+    found = tmp_path / "pools"
+    found.mkdir(0o700)
+    monkeypatch.setenv("TIERCACHE_DIR", str(found))
+    for name in ("TIERCACHE_POOL", "TIERCACHE_TOP", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return found
 
 
 @pytest.fixture
-def live(qwen: Callable[[int], Snapshot]) -> Frame:
+def live() -> Frame:
     """Twelve seconds of a server that is busy."""
     history = [qwen(step) for step in range(13)]
-    now = START + 12.5
-    return Frame(URL, 1.0, now, Status(State.LIVE, history[-1].taken), history)
+    status = Status(State.LIVE, history[-1].taken)
+    log = [event for snapshot in history for event in snapshot.events]
+    return Frame("qwen3-next", 1.0, START + 12.5, status, history, log)
 
 
-class Page:
-    """A metrics page on this machine; ``text`` and ``status`` may change at any time."""
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command in this process, without a terminal."""
 
-    def __init__(self) -> None:
-        self.text = ""
-        self.status = 200
-        self.requests = 0
-        page = self
+    def run_main(*arguments: str) -> Outcome:
+        with pytest.raises(SystemExit) as ended:
+            app.main(arguments)
+        assert isinstance(ended.value.code, int)
+        captured = capsys.readouterr()
+        return Outcome(ended.value.code, captured.out, captured.err)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                page.requests += 1
-                self.send_response(page.status)
-                self.end_headers()
-                self.wfile.write(page.text.encode())
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "")
+    return run_main
 
-            def log_message(self, *args: object) -> None:
-                pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/metrics"
-
-    def close(self) -> None:
-        """Nothing listens there any more."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-            self._thread.join()
-            self._server.server_close()
+@pytest.fixture
+def server(folder: Path) -> Iterator[SegmentWriter]:
+    """The only pool that runs."""
+    with closing(published(folder, qwen(3))) as writer:
+        publish(writer, qwen(3), time.time())
+        yield writer
 
 
 @pytest.fixture

@@ -3,25 +3,14 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Thread
-from typing import Protocol
 
 import pytest
 
+from tests.tui.servers import Page
 from tiercache.errors import ConfigError
 from tiercache.tui import sources
 from tiercache.tui.sources import MetricsSource, normal_url
 from tiercache.tui.trouble import SourceError, Trouble
-
-
-class Page(Protocol):
-    text: str
-    status: int
-    requests: int
-
-    @property
-    def url(self) -> str: ...
-
-    def close(self) -> None: ...
 
 
 @contextmanager

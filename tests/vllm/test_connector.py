@@ -113,6 +113,7 @@ def test_workers_tell_the_scheduler_what_they_made(model: ModelConfig) -> None:
     other = ArenaMetadata({**sent.slots, 0: 59}, None)
     with pytest.raises(UnsupportedError, match=r"worker 1 made .*0: 59.*counts on .*0: 60"):
         scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): sent, (0, 1): other})
+    scheduler.shutdown()
 
 
 # --- the API server

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an eviction policy is: the order of one group's ready, unpinned keys.
 
-A policy sees keys and nothing else: no slots, no bytes, no clock. It does not decide *when* to
-demote or evict, only who goes next.
+A policy sees keys and the time that it is told: no slots, no bytes, no clock. It does not decide
+*when* to demote or evict, only who goes next.
 """
 
 from abc import ABC, abstractmethod
@@ -40,6 +40,9 @@ class Policy(ABC):
     @abstractmethod
     def touch(self, keys: Iterable[Key]) -> None:
         """Make keys the most recent ones and undo their demotion; unknown keys are ignored."""
+
+    def tell(self, now: float) -> None:  # noqa: B027  (most go by the order of calls)
+        """Take note of the time, in seconds of any clock; one that goes back is ignored."""
 
     def appraise(self, key: Key, worth: float) -> None:  # noqa: B027  (most take no note)
         """Take note of what would be lost with ``key``, in tokens. This is no use of it.

@@ -49,13 +49,13 @@ class DiskModel(SecondaryTier):
         if table.allocate(batch.keys) is None:
             return False
         table.publish(batch.keys)
-        self._end(batch, ())
+        self._end(batch, (), loads=False)
         return True
 
     def load(self, batch: Batch) -> None:
-        self._end(batch, [key for key in batch.keys if not self.has(key)])
+        self._end(batch, [key for key in batch.keys if not self.has(key)], loads=True)
 
-    def _end(self, batch: Batch, failed: Collection[Key]) -> None:
+    def _end(self, batch: Batch, failed: Collection[Key], *, loads: bool) -> None:
         nbytes = (len(batch.keys) - len(failed)) * self.memory.record_bytes[batch.group_id]
         self._done.append(Done(batch.job_id, failed, nbytes, 0.0))
 

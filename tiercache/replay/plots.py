@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PICTURES = (".png", ".svg")
+#: What a picture would say of when and by which version it was drawn.
+TELLTALES = {"png": ("Software",), "svg": ("Creator", "Date")}
 #: Inches, and dots per inch of a PNG.
 PANEL_WIDTH, PANEL_HEIGHT = 6.4, 4.0
 DPI = 150
@@ -50,8 +52,13 @@ class _Panel(NamedTuple):
 
 
 def _panels(rows: Sequence[Row]) -> list[_Panel]:
-    """One panel per trace, over state slots, or over token slots if only these differ."""
+    """One panel per trace, over state slots, or over token slots if only these differ.
+
+    Where both differ, and not in step, there is one for each number of token slots.
+    """
     panels: dict[tuple[str, str], _Panel] = {}
+    sizes = {(row["state_slots"], row["token_slots"]) for row in rows}
+    in_step = len(sizes) == len({states for states, _ in sizes})
     tokens_alone = (
         len({row["state_slots"] for row in rows if row["state_slots"]})
         == 1
@@ -60,6 +67,8 @@ def _panels(rows: Sequence[Row]) -> list[_Panel]:
     for row in rows:
         states = row["state_slots"] > 0 and not tokens_alone
         axis = "state slots per group" if states else "token slots"
+        if states and not in_step:
+            axis += f", with {row['token_slots']:,} token slots"
         panel = panels.setdefault((row["trace"], axis), _Panel(row["trace"], axis, {}))
         slots = row["state_slots"] if states else row["token_slots"]
         panel.curves.setdefault(row["policy"], {})[slots] = row["restored_share"]
@@ -156,8 +165,8 @@ def save_plot(rows: Sequence[Row], path: Path) -> None:
         axes = figure.subplots(max(len(panels), 1), squeeze=False)
         for panel, (axis,) in zip(panels, axes, strict=False):
             _draw(panel, axis)
-        dateless = {"Date": None} if path.suffix.lower() == ".svg" else {}
-        figure.savefig(path, format=path.suffix[1:].lower(), metadata=dateless)
+        kind = path.suffix[1:].lower()
+        figure.savefig(path, format=kind, metadata=dict.fromkeys(TELLTALES[kind]))
 
 
 def _draw(panel: _Panel, axes: "Axes") -> None:

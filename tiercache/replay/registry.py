@@ -34,11 +34,20 @@ def check_policy(name: str) -> None:
 
 
 def play(
-    stream: "Stream", setup: "Setup", *, progress: "Callable[[Turn], object] | None" = None
+    stream: "Stream",
+    setup: "Setup",
+    *,
+    progress: "Callable[[Turn], object] | None" = None,
+    **watching: Any,
 ) -> "Result":
-    """Play ``stream`` through ``setup``, whatever its policy is; see `simulate`."""
+    """Play ``stream`` through ``setup``, whatever its policy is; see `simulate`.
+
+    ``watching`` is for policies that serve: the others have no cache to look at.
+    """
     check_policy(setup.policy)
     target = OFFLINE.get(setup.policy, "tiercache.replay.simulate:simulate")
     module, _, function = target.partition(":")
-    result: Result = getattr(import_module(module), function)(stream, setup, progress=progress)
+    result: Result = getattr(import_module(module), function)(
+        stream, setup, progress=progress, **watching
+    )
     return result

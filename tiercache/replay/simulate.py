@@ -8,9 +8,9 @@ decided by the cache alone.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from tiercache.blocks import SLOT_ALIGNMENT, BlockHash, GroupKind, GroupSpec, Key, group_suffix
 from tiercache.cache import TieredCache
@@ -118,6 +118,14 @@ class Setup:
         return cache
 
 
+class Busy(NamedTuple):
+    """What an engine does for a request: it waits for a disk, or copies blocks, or computes."""
+
+    waits: bool = False
+    copied: int = 0
+    computed: int = 0
+
+
 @dataclass(slots=True)
 class Tally:
     """What was counted so far."""
@@ -152,12 +160,15 @@ class Result:
 class Player:
     """An engine that computes one request after the other, each restored from one cache.
 
+    ``epoch``: when the trace begins, in the seconds of whoever looks at the cache.
+
     Locking: none, as for the cache.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, *, epoch: float = 0.0) -> None:
         self.now = 0.0
-        self.cache = setup.make_cache(lambda: self.now)
+        self._epoch = epoch
+        self.cache = setup.make_cache(self.clock)
         self.tally = Tally()
         self._setup = setup
         self._per_hash = setup.block_tokens
@@ -168,48 +179,65 @@ class Player:
         self._states = [group_suffix(group.group_id) for group in states]
         self._state_tokens = states[0].tokens_per_chunk if states else 0
 
+    def clock(self) -> float:
+        """The time of the trace, counted from ``epoch``."""
+        return self._epoch + self.now
+
     def play(self, turn: Turn) -> int:
         """Restore, compute and store one request; returns the tokens that were restored."""
         self.now = max(self.now, turn.time)
+        before = self.tally.restored_tokens
+        for busy in self.playing(turn):
+            if busy.waits:
+                self._step()
+        while self.cache.pending:
+            self._step()
+        return self.tally.restored_tokens - before
+
+    def playing(self, turn: Turn) -> Iterator[Busy]:
+        """Play one request, with a stop wherever time passes; others can be played meanwhile."""
         cache = self.cache
+        self.tally.requests += 1
         request = cache.open(f"{turn.conversation}/{self.tally.requests}", turn.hashes)
         # The last token has to be computed, so a restore ends before it.
         limit = turn.input_tokens - 1
         while (plan := cache.restore(request, limit=limit)) is None:
-            self._step()
-        if plan.restored:
-            keys = cache.primary.needed(request, plan)
+            yield Busy(waits=True)
+        keys = cache.primary.needed(request, plan)
+        if keys:
             cache.load(request, keys)
-            cache.release(keys)
-        self._store(request, turn, plan)
+        cache.served(request, plan.restored)
+        if keys:
+            yield Busy(copied=len(keys))
+            cache.release(keys, request)
+        yield from self._store(request, turn, plan)
         cache.finish(request)
-        while cache.pending:
-            self._step()
-        self.tally.requests += 1
         self.tally.prompt_tokens += turn.input_tokens
         self.tally.restored_tokens += plan.restored
         self.tally.stranded_tokens += plan.lost
-        return plan.restored
 
     def _step(self) -> None:
         """Let the disk get on while the engine computes nothing."""
         self.now += STEP_S
         self.cache.poll()
 
-    def _store(self, request: Request, turn: Turn, plan: RestorePlan) -> None:
+    def _store(self, request: Request, turn: Turn, plan: RestorePlan) -> Iterator[Busy]:
         """Offer what each step of the prefill computed; what is known already is offered too."""
         per_hash, hashes = self._per_hash, turn.hashes
         whole = min(turn.input_tokens // per_hash, len(hashes)) * per_hash
         kept = self.kept(turn, plan)
         steps = range(plan.boundary + self._setup.step_tokens, whole, self._setup.step_tokens)
-        offered = 0
+        offered, computed = 0, plan.boundary
         # A state is what is left when a step ends, so steps end where one is kept.
         for end in sorted({*steps, *kept, whole}):
+            yield Busy(computed=max(end - computed, 0))
+            computed = max(end, computed)
             self.cache.poll()
             keys = [key for blocks in self._blocks for key in blocks.keys(hashes, offered, end)]
             keys += self._state_keys(hashes, (at for at in kept if offered < at <= end))
             reservation = self.cache.reserve(request, keys)
             if reservation is not None:
+                yield Busy(copied=len(reservation.keys))
                 self.cache.commit(reservation.keys)
             elif self.cache.could_fit(request):
                 # The engine offers it again, with what the next step computes.
@@ -252,11 +280,17 @@ class _Blocks:
 
 
 def simulate(
-    stream: Stream, setup: Setup, *, progress: Callable[[Turn], object] | None = None
+    stream: Stream,
+    setup: Setup,
+    *,
+    progress: Callable[[Turn], object] | None = None,
+    watch: Callable[[Player], object] | None = None,
+    epoch: float = 0.0,
 ) -> Result:
     """Play all turns of ``stream`` through a cache that is empty at first.
 
-    ``progress`` is called after each turn.
+    ``progress`` is called after each turn, ``watch`` before the first one; ``epoch`` is when the
+    trace begins, for who watches.
 
     Raises:
         ConfigError: the stream has blocks of another size, or the setup is no cache.
@@ -265,7 +299,9 @@ def simulate(
     if stream.block_tokens != setup.block_tokens:
         raise ConfigError("block_tokens", stream.block_tokens, f"{setup.block_tokens}, as cached")
     begin = time.perf_counter()
-    player = Player(setup)
+    player = Player(setup, epoch=epoch)
+    if watch is not None:
+        watch(player)
     idle = None
     for turn in stream:
         restored = player.play(turn)
@@ -273,6 +309,7 @@ def simulate(
             idle = restored
         if progress is not None:
             progress(turn)
+    player.cache.close()
     journal = player.cache.journal
     return Result(
         stream,

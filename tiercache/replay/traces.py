@@ -37,14 +37,15 @@ Item = TypeVar("Item")
 
 
 class Malformed(NamedTuple):
-    """A line that cannot be read, counted from 1, and why."""
+    """A line that cannot be read, counted from 1, and why; line 0 is the file as a whole."""
 
     path: Path
     line: int
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.reason}"
+        where = f"{self.path}:{self.line}" if self.line else str(self.path)
+        return f"{where}: {self.reason}"
 
 
 Report = Callable[[Malformed], None]
@@ -172,7 +173,10 @@ def _lines(file: Path) -> Iterator[_Line | Malformed]:
                 if line.strip():
                     yield from _records(file, number, line + rest)
     except (OSError, EOFError, zlib.error) as error:
-        yield Malformed(file, number + 1, f"cannot be read: {error}")
+        # Before the first line it is not the line that is at fault.
+        failed = number + 1 if number else 0
+        reason = getattr(error, "strerror", None) or error
+        yield Malformed(file, failed, f"cannot be read: {reason}")
 
 
 def _records(file: Path, number: int, line: bytes) -> Iterator[_Line | Malformed]:

@@ -55,12 +55,12 @@ def scenario(
     return Stream(name, block_tokens, partial(_published, block_tokens), len(ORDER), IDLE)
 
 
-class _History:
+class History:
     """What was said so far in one conversation, as block hashes."""
 
     def __init__(self, name: str, block_tokens: int, head: Head | None = None) -> None:
         self.tokens = 0
-        self._name = name
+        self.name = name
         self._block_tokens = block_tokens
         self._hashes: list[BlockHash] = []
         self._made = 0
@@ -81,13 +81,13 @@ class _History:
         """Hashes of the whole blocks."""
         while len(self._hashes) < self.tokens // self._block_tokens:
             # Never the same twice: what is said instead of something else is something else.
-            self._hashes.append(_hash(f"{self._name}: {self._made}"))
+            self._hashes.append(_hash(f"{self.name}: {self._made}"))
             self._made += 1
         return self._hashes[:]
 
 
 def _published(block_tokens: int) -> Iterator[Turn]:
-    histories = {name: _History(name, block_tokens) for name in FIRST_PROMPTS}
+    histories = {name: History(name, block_tokens) for name in FIRST_PROMPTS}
     for index, name in enumerate(ORDER):
         history = histories[name]
         history.add(TURN if history.tokens else FIRST_PROMPTS[name])
@@ -114,7 +114,7 @@ def _talk(habits: Habits, block_tokens: int, seed: int, index: int, time: float)
     name = str(index)
     random = Random(f"{seed} {name}")  # noqa: S311
     head = habits.head(seed, index)
-    history = _History(f"{seed} {name}", block_tokens, head)
+    history = History(f"{seed} {name}", block_tokens, head)
     history.add(habits.first.draw(random))
     context = max(habits.context, round(1.1 * history.tokens))
     for _ in range(habits.requests(random)):

@@ -8,7 +8,7 @@ tier to it.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -109,6 +109,8 @@ class SecondaryTier(ABC):
         self.name = name
         self.memory = memory
         self.spill = spill
+        self.index_info: Callable[[], Mapping[str, int]] = dict
+        """Gauges of its index on disk, if it has one; raises TierCacheError if that is closed."""
 
     @abstractmethod
     def has(self, key: Key) -> bool:

@@ -29,7 +29,13 @@ from tiercache.restore import RestorePlan
 from tiercache.sharing import ArenaTicket
 from tiercache.vllm.compat import check_version, mistakes_blocks_of_sessions
 from tiercache.vllm.fingerprint import fingerprint
-from tiercache.vllm.geometry import BLUEPRINT, extra_config, make_blueprint, refuse_topology
+from tiercache.vllm.geometry import (
+    BLUEPRINT,
+    extra_config,
+    make_blueprint,
+    model_name,
+    refuse_topology,
+)
 from tiercache.vllm.logs import join_vllm_log
 from tiercache.vllm.manager import TierCacheManager
 from tiercache.vllm.worker import TierCacheWorker
@@ -105,7 +111,10 @@ class TierCacheConnector(OffloadingConnector):
     def set_xfer_handshake_metadata(
         self, metadata: dict[int, KVConnectorHandshakeMetadata]
     ) -> None:
-        """Called once the workers and the scheduler are there: the tiers are opened here."""
+        """Called once the workers and the scheduler are there.
+
+        The tiers are opened here, and the stats segment begins.
+        """
         tickets = []
         for rank, arena in sorted(metadata.items()):
             assert isinstance(arena, ArenaMetadata)
@@ -115,6 +124,13 @@ class TierCacheConnector(OffloadingConnector):
             tokens_per_hash = self.manager.cache.primary.tokens_per_hash
             fields = fingerprint(self._vllm_config, self._blueprint, tokens_per_hash)
             self.manager.attach(self._blueprint, [t for t in tickets if t is not None], fields)
+        if self._blueprint.config.stats:
+            parallel = self._vllm_config.parallel_config
+            self.manager.publish(
+                model_name(self._vllm_config),
+                workers=self._blueprint.world_size,
+                rank=parallel.data_parallel_rank,
+            )
 
     # --- scheduler
 

@@ -103,6 +103,14 @@ def extra_config(vllm_config: VllmConfig) -> dict[str, Any]:
     return transfer.kv_connector_extra_config
 
 
+def model_name(vllm_config: VllmConfig) -> str:
+    """What the model is called in clients' requests, without the folders that it lies in."""
+    model = vllm_config.model_config
+    served = model.served_model_name or model.model
+    name = served if isinstance(served, str) else served[0]
+    return name.rstrip("/").rsplit("/", 1)[-1]
+
+
 def refuse_topology(vllm_config: VllmConfig) -> None:
     """Refuse parallelism under which one slot would not mean one block on every worker."""
     parallel = vllm_config.parallel_config

@@ -30,6 +30,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from tiercache.blocks import GROUP_SUFFIX_BYTES, GroupKind, group_suffix
 from tiercache.cache import TieredCache
 from tiercache.events import Event, EventKind
+from tiercache.probe.attach import attach as publish
 from tiercache.rates import ComputeRate
 from tiercache.requests import Request
 from tiercache.restore import RestorePlan
@@ -135,13 +136,21 @@ class TierCacheManager(OffloadingManager):
         )
         self.cache.attach(tiers, patience_s=config.restore_patience_s, restore=config.restore)
 
+    def publish(self, name: str, *, workers: int, rank: int) -> None:
+        """Write the stats segment from now on. Once the tiers are attached; raises nothing.
+
+        ``name`` is the model's, ``rank`` that of this engine among those that share the model.
+        """
+        if self.cache.observer is None:
+            publish(self.cache, name=name, workers=workers, rank=rank)
+
     @guarded(lambda: None)
     def step(self, tokens: int) -> None:
         """A step of the engine with ``tokens`` tokens was scheduled."""
         if self.cache.tiering is not None:
             self._rate.step(tokens, time.monotonic())
             self.cache.tiering.promoter.compute_rate = self._rate.tokens_per_second
-            self.cache.poll()
+        self.cache.poll()
 
     def expect(self, request_id: str, hashes: Sequence[bytes], *, may_store: bool = True) -> None:
         """The block hashes of a request that is about to be announced; they may grow."""
@@ -163,9 +172,11 @@ class TierCacheManager(OffloadingManager):
         if self._declined.get(request_id) is WINDOWS:  # it starts anew, with blocks of its own
             del self._declined[request_id]
         needs_plan = self.cache.is_hybrid or self.cache.tiering is not None
+        request = self._requests[request_id]
         if not needs_plan and not logger.isEnabledFor(logging.DEBUG):
+            self.cache.ask(request, start=start, limit=limit)
             return None
-        plan = self.cache.restore(self._requests[request_id], start=start, limit=limit)
+        plan = self.cache.restore(request, start=start, limit=limit)
         if plan is None:
             self.is_waiting = True
             return None
@@ -185,10 +196,13 @@ class TierCacheManager(OffloadingManager):
     def explain(self, request_id: str, plan: RestorePlan) -> str:
         return self.cache.explain(self._requests[request_id], plan)
 
+    @guarded(lambda: None)
     def served(self, request_id: str, tokens: int) -> None:
         """A request was admitted with ``tokens`` of its prompt restored."""
         self.meter.restored_tokens += tokens
         self.meter.lost_tokens += self._lost.pop(request_id, 0)
+        if request := self._requests.get(request_id):
+            self.cache.served(request, tokens)
 
     # --- vLLM's interface
 
@@ -229,7 +243,7 @@ class TierCacheManager(OffloadingManager):
 
     @guarded(lambda: None)
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
-        self.cache.release(keys)
+        self.cache.release(keys, self._requests.get(req_context.req_id))
 
     @guarded(_nothing_to_store)
     def prepare_store(

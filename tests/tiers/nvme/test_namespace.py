@@ -229,7 +229,7 @@ def test_a_lock_file_that_was_removed_meanwhile_is_not_taken_for_one(
         opened()
 
 
-@pytest.mark.parametrize("magic", module._NETWORK)
+@pytest.mark.parametrize("magic", module.NETWORK)
 def test_network_file_systems_are_refused(
     opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, magic: int
 ) -> None:
@@ -243,7 +243,7 @@ def test_network_file_systems_are_refused(
 def test_fuse_is_allowed_with_a_warning(
     opened: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "file_system", lambda path: module._FUSE)
+    monkeypatch.setattr(module, "file_system", lambda path: module.FUSE)
     opened()
     assert [r.levelname for r in caplog.records if "FUSE" in r.getMessage()] == ["WARNING"]
 

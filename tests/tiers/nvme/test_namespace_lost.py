@@ -73,7 +73,7 @@ def test_one_whose_lock_is_only_seen_when_it_is_tried_is_left_alone(
 ) -> None:
     """Of another container, whose processes the kernel's list does not show."""
     lost = opened(LOST)
-    monkeypatch.setattr(module, "_is_locked", lambda _: False)
+    monkeypatch.setattr(module, "is_locked", lambda _: False)
     ours = opened("random:4567")
     assert left(tmp_path) == sorted([lost.directory.name, ours.directory.name])
     assert [unused.name for unused in ours.unused] == [lost.directory.name]

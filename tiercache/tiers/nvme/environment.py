@@ -44,7 +44,7 @@ DAMAGE: Final = (
 #: The audit of lmdb.verify takes other flags for somebody's choice, and LMDB acts on them.
 _META: Final = struct.Struct("=24xQ8xIH42xIH42x")
 _OURS: Final = (0, LMDB_PAGE_BYTES, 0x08, 0, 0)
-_DATA, _LOCK, _COMPACT = "data.mdb", "lock.mdb", "compact"
+DATA, LOCK, COMPACT = "data.mdb", "lock.mdb", "compact"
 
 
 def map_limit(slots: Mapping[int, int]) -> int:
@@ -62,8 +62,8 @@ def open_environment(
 
     Without pages of no slot. The map has the size of the limit. Raises OSError and lmdb.Error.
     """
-    shutil.rmtree(directory / _COMPACT, ignore_errors=True)
-    damage = _audit(directory / _DATA)
+    shutil.rmtree(directory / COMPACT, ignore_errors=True)
+    damage = audit(directory / DATA)
     if not damage:
         try:
             return _fit(directory, slots, durable=durable), None
@@ -75,11 +75,11 @@ def open_environment(
 
 def remove(directory: Path) -> None:
     """Remove the files of a closed environment."""
-    for name in (_LOCK, _DATA):
+    for name in (LOCK, DATA):
         (directory / name).unlink(missing_ok=True)
 
 
-def _audit(data: Path) -> str | None:
+def audit(data: Path) -> str | None:
     """Why LMDB must not be given this file: it trusts what it reads, and crashes over damage."""
     if not _size(data):
         return None
@@ -87,23 +87,32 @@ def _audit(data: Path) -> str | None:
         found: list[str] = lmdb.verify.verify(str(data))  # type: ignore[no-untyped-call]
     except lmdb.verify.VerifyError as error:
         return str(error)
+    return found[0] if found else is_ours(data)
+
+
+def is_ours(data: Path) -> str | None:
+    """Why the tables of a file are not the index's. What it looks at never changes."""
     with data.open("rb") as file:
         start = file.read(2 * LMDB_PAGE_BYTES)
-    if any(_META.unpack_from(start, at) != _OURS for at in (0, LMDB_PAGE_BYTES)):
-        found.append("its tables are not of the kind that the index has")
-    return found[0] if found else None
+    places = (0, LMDB_PAGE_BYTES)
+    if start and (
+        len(start) < 2 * LMDB_PAGE_BYTES
+        or any(_META.unpack_from(start, at) != _OURS for at in places)
+    ):
+        return "its tables are not of the kind that the index has"
+    return None
 
 
 def _fit(directory: Path, slots: Mapping[int, int], *, durable: bool) -> lmdb.Environment:
     limit = map_limit(slots)
     # Removing takes room, too.
-    environment = _connect(directory, 2 * max(limit, _size(directory / _DATA)), durable=durable)
+    environment = connect(directory, 2 * max(limit, _size(directory / DATA)), durable=durable)
     try:
         environment.reader_check()
         _trim(environment, slots)
-        if _size(directory / _DATA) > limit:
-            _compact(environment, directory)
-            environment = _connect(directory, limit, durable=durable)
+        if _size(directory / DATA) > limit:
+            compact(environment, directory)
+            environment = connect(directory, limit, durable=durable)
         environment.set_mapsize(limit)
     except BaseException:
         environment.close()
@@ -111,7 +120,7 @@ def _fit(directory: Path, slots: Mapping[int, int], *, durable: bool) -> lmdb.En
     return environment
 
 
-def _connect(directory: Path, map_bytes: int, *, durable: bool) -> lmdb.Environment:
+def connect(directory: Path, map_bytes: int, *, durable: bool) -> lmdb.Environment:
     return lmdb.open(
         str(directory),
         map_size=map_bytes,
@@ -134,16 +143,16 @@ def _trim(environment: lmdb.Environment, slots: Mapping[int, int]) -> None:
                 transaction.delete(key)
 
 
-def _compact(environment: lmdb.Environment, directory: Path) -> None:
+def compact(environment: lmdb.Environment, directory: Path) -> None:
     """Close the environment and put a copy without free pages in its place."""
-    target = directory / _COMPACT
+    target = directory / COMPACT
     target.mkdir(mode=0o700)
     environment.copy(str(target), compact=True)
     environment.close()
-    (target / _DATA).chmod(0o600)
+    (target / DATA).chmod(0o600)
     # Readers of the old file keep its lock file, which counts that file's transactions.
-    (directory / _LOCK).unlink(missing_ok=True)
-    (target / _DATA).replace(directory / _DATA)
+    (directory / LOCK).unlink(missing_ok=True)
+    (target / DATA).replace(directory / DATA)
     target.rmdir()
 
 

@@ -34,10 +34,11 @@ HASH_SEED: Final = "hash_seed"
 #: What a seed starts with that no later start has: nothing stored under it is found again.
 RANDOM_SEED: Final = "random:"
 
-_META, _LOCK, _INDEX = "meta.json", "lock", "index"
-_NAME: Final = re.compile("[0-9a-f]{16}")
+META, LOCK, INDEX = "meta.json", "lock", "index"
+#: What a namespace's directory is called.
+NAME: Final = re.compile("[0-9a-f]{16}")
 #: Magic numbers of statfs(2). LMDB maps its file and locks through memory: both need one kernel.
-_NETWORK: Final = {
+NETWORK: Final = {
     0x6969: "NFS",
     0x517B: "SMB",
     0xFE534D42: "SMB",
@@ -53,7 +54,7 @@ _NETWORK: Final = {
     0x786F4256: "VirtualBox's shared folders",
     0xAAD7AAEA: "PanFS",
 }
-_FUSE: Final = 0x65735546
+FUSE: Final = 0x65735546
 
 
 class Unused(NamedTuple):
@@ -116,7 +117,7 @@ class Namespace:
             _check_file_system(path)
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory = path / namespace(whole)
-            _make_private(directory)
+            make_private(directory)
             opened = cls(directory)
             try:
                 opened._prepare(whole, record_bytes)
@@ -129,7 +130,7 @@ class Namespace:
 
     @property
     def index_directory(self) -> Path:
-        return self.directory / _INDEX
+        return self.directory / INDEX
 
     def group_directory(self, group_id: int) -> Path:
         return self.directory / f"g{group_id}"
@@ -151,15 +152,15 @@ class Namespace:
         return descriptor
 
     def _prepare(self, fingerprint: dict[str, Any], groups: Iterable[int]) -> None:
-        meta = _read_meta(self.directory)
+        meta = read_meta(self.directory)
         if meta is not None and meta["format"] != FORMAT:
             found = f"format {meta['format']} found, this version reads {FORMAT}"
             raise _refusal(self.directory, f"a namespace that this version can read: {found}")
-        _make_private(self.index_directory)
+        make_private(self.index_directory)
         if meta is None or meta["fingerprint"] != fingerprint:
             self._begin(fingerprint)
         for group_id in groups:
-            _make_private(self.group_directory(group_id))
+            make_private(self.group_directory(group_id))
         for unused in _unused(self.directory, fingerprint):
             if not unused.lost or not _remove(self.directory.with_name(unused.name), unused.nbytes):
                 self.unused.append(unused)
@@ -171,10 +172,10 @@ class Namespace:
             text = "tiercache namespace %s: begins anew, as its meta.json is missing or damaged"
             logger.warning(text, self.directory)
             shutil.rmtree(self.index_directory)
-            _make_private(self.index_directory)
+            make_private(self.index_directory)
         created_by = f"tiercache {__version__}"
         meta = {"format": FORMAT, "created_by": created_by, "fingerprint": fingerprint}
-        _write_whole(self.directory / _META, json.dumps(meta, indent=2) + "\n")
+        write_whole(self.directory / META, json.dumps(meta, indent=2) + "\n")
 
 
 _LOCKED: Final[WeakSet[Namespace]] = WeakSet()
@@ -202,10 +203,10 @@ def _check_file_system(path: Path) -> None:
     """Refuse what is across a network; ``path`` need not exist yet."""
     absolute = path.absolute()
     magic = file_system(next(level for level in (absolute, *absolute.parents) if level.exists()))
-    if magic in _NETWORK:
-        kind = _NETWORK[magic]
+    if magic in NETWORK:
+        kind = NETWORK[magic]
         raise _refusal(path, f"a directory on a local disk ({kind} is a network file system)")
-    if magic == _FUSE:
+    if magic == FUSE:
         text = "tiercache: path %s is on FUSE; with a network behind it, the index gets damaged"
         logger.warning(text, path)
 
@@ -214,7 +215,7 @@ def _refusal(path: Path, allowed: str) -> ConfigError:
     return ConfigError("path", str(path), allowed)
 
 
-def _make_private(directory: Path) -> None:
+def make_private(directory: Path) -> None:
     """Create the directory; if it exists, check that it is one and ours, and close it to others."""
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
@@ -232,7 +233,7 @@ def _make_private(directory: Path) -> None:
 
 def _lock(directory: Path) -> int:
     """Lock the directory; returns the descriptor that holds the lock, on a file with our pid."""
-    file = directory / _LOCK
+    file = directory / LOCK
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
         descriptor = os.open(file, flags, 0o600)
@@ -255,14 +256,29 @@ def _lock(directory: Path) -> int:
         os.close(descriptor)
 
 
+def owner(directory: Path) -> int | None:
+    """The process that has a namespace open, None if no one has; 0 if the lock does not say who.
+
+    Not by trying the lock: a server that starts at that moment would be refused.
+    """
+    file = directory / LOCK
+    try:
+        if not is_locked(file):
+            return None
+        text = file.read_text(errors="replace").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else 0
+
+
 def _canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def _read_meta(directory: Path) -> dict[str, Any] | None:
+def read_meta(directory: Path) -> dict[str, Any] | None:
     """What meta.json says; None if it is missing or damaged."""
     try:
-        meta = json.loads((directory / _META).read_bytes())
+        meta = json.loads((directory / META).read_bytes())
     except (FileNotFoundError, ValueError, RecursionError):
         return None
     if not isinstance(meta, dict) or not isinstance(meta.get("fingerprint"), dict):
@@ -270,7 +286,7 @@ def _read_meta(directory: Path) -> dict[str, Any] | None:
     return meta if isinstance(meta.get("format"), int) else None
 
 
-def _write_whole(file: Path, text: str) -> None:
+def write_whole(file: Path, text: str) -> None:
     """Write a file that is there as a whole or not at all, even after a power loss."""
     unfinished = file.with_suffix(".new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -289,18 +305,18 @@ def _write_whole(file: Path, text: str) -> None:
 def _unused(ours: Path, fingerprint: dict[str, Any]) -> Iterator[Unused]:
     """Namespaces beside ours that no process has open, as far as we may look at them."""
     for directory in sorted(ours.parent.iterdir()):
-        if directory == ours or not _NAME.fullmatch(directory.name) or directory.is_symlink():
+        if directory == ours or not NAME.fullmatch(directory.name) or directory.is_symlink():
             continue
         with suppress(OSError):
-            if not _is_locked(directory / _LOCK):
-                meta = _read_meta(directory)
+            if not is_locked(directory / LOCK):
+                meta = read_meta(directory)
                 theirs = fingerprint if meta is None else meta["fingerprint"]
                 differs = _differs(fingerprint, theirs)
                 lost = HASH_SEED in differs and str(theirs.get(HASH_SEED)).startswith(RANDOM_SEED)
-                yield Unused(directory.name, _occupied(directory), differs, lost)
+                yield Unused(directory.name, occupied(directory), differs, lost)
 
 
-def _is_locked(file: Path) -> bool:
+def is_locked(file: Path) -> bool:
     """Whether a process that we can see has the lock. To try it would make that one's start fail.
 
     By inode, as the kernel's list names a device otherwise than stat does on some file systems.
@@ -310,7 +326,7 @@ def _is_locked(file: Path) -> bool:
         return any(" FLOCK " in line and line.split()[-3].endswith(inode) for line in locks)
 
 
-def _occupied(directory: Path) -> int:
+def occupied(directory: Path) -> int:
     return sum(file.lstat().st_blocks * 512 for file in directory.rglob("*"))
 
 

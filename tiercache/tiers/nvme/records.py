@@ -7,12 +7,12 @@ books.
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import xxhash
 
-from tiercache.blocks import Key, key_hash
+from tiercache.blocks import BlockHash, Key, key_hash
 from tiercache.errors import TierCacheError
 from tiercache.tiers.base import SlotMemory
 from tiercache.tiers.nvme.io import read_now, write_now
@@ -107,11 +107,15 @@ class Records:
         return self._memory.buffers(self._group_id, slots[run.start : run.start + run.count])
 
     def _checksum(self, key: Key, slot: int) -> int:
-        """XXH3 of a record, seeded with its key: what belongs to another key does not verify.
+        return checksum(key_hash(key), self._memory.buffers(self._group_id, [slot]))
 
-        A call for each worker's part, which releases the interpreter lock if it is over 64 KiB.
-        """
-        digest = int.from_bytes(key_hash(key)[:8], "little")
-        for buffer in self._memory.buffers(self._group_id, [slot]):
-            digest = xxhash.xxh3_64_intdigest(buffer, digest)
-        return digest
+
+def checksum(block_hash: BlockHash, parts: Iterable[memoryview]) -> int:
+    """XXH3 of a record, seeded with its key: what belongs to another key does not verify.
+
+    A call for each worker's part, which releases the interpreter lock if it is over 64 KiB.
+    """
+    digest = int.from_bytes(block_hash[:8], "little")
+    for part in parts:
+        digest = xxhash.xxh3_64_intdigest(part, digest)
+    return digest

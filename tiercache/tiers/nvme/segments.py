@@ -30,7 +30,7 @@ RUN_BYTES = 64 << 20
 
 _NAME = re.compile(r"(\d{6,})\.seg")
 #: A segment that is being allocated. What a killed process left of one is removed at start.
-_UNFINISHED = ".new"
+UNFINISHED = ".new"
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 #: How a file system says that it does not take direct I/O, or not in units of a slot's alignment.
 _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP)
@@ -181,7 +181,7 @@ class Segments:
             fd = self._files[number]
         except KeyError:
             raise FileNotFoundError(
-                errno.ENOENT, os.strerror(errno.ENOENT), str(self._path / _name(number))
+                errno.ENOENT, os.strerror(errno.ENOENT), str(self._path / segment_name(number))
             ) from None
         return Run(fd, index * self._record_bytes, start, count)
 
@@ -210,19 +210,21 @@ class Segments:
 
     def _open_all(self) -> None:
         with os.scandir(self._directory) as entries:
-            found = [(entry, number) for entry in entries if (number := _number(entry.name)) >= 0]
+            found = [
+                (entry, number) for entry in entries if (number := segment_number(entry.name)) >= 0
+            ]
         for entry, number in found:
             if not entry.is_file(follow_symlinks=False):
                 allowed = "a regular file under this name, no link"
                 raise ConfigError("path", str(self._path / entry.name), allowed)
-            if entry.name.endswith(_UNFINISHED) or number >= self.count:
+            if entry.name.endswith(UNFINISHED) or number >= self.count:
                 os.unlink(entry.name, dir_fd=self._directory)
             else:
                 self._open(number)
         self.allocated = sum(self._sizes.values())
 
     def _open(self, number: int) -> None:
-        fd = os.open(_name(number), _FLAGS, dir_fd=self._directory)
+        fd = os.open(segment_name(number), _FLAGS, dir_fd=self._directory)
         self._files[number] = fd
         full = self._full_size(number)
         size = os.fstat(fd).st_size
@@ -240,13 +242,13 @@ class Segments:
             undo.callback(os.ftruncate, fd, size)
             os.posix_fallocate(fd, size, full - size)
         else:
-            fd = self._create(_name(number), full, undo)
+            fd = self._create(segment_name(number), full, undo)
         # Not before: where fallocate is emulated, it writes single bytes.
         self._set_direct(fd)
         return fd
 
     def _create(self, name: str, size: int, undo: ExitStack) -> int:
-        temporary = name + _UNFINISHED
+        temporary = name + UNFINISHED
         flags = _FLAGS | os.O_CREAT | os.O_TRUNC
         fd = os.open(temporary, flags, 0o600, dir_fd=self._directory)
         undo.callback(self._remove, name, temporary)
@@ -292,12 +294,12 @@ def _takes_direct(fd: int) -> bool:
     return True
 
 
-def _name(number: int) -> str:
+def segment_name(number: int) -> str:
     return f"{number:06d}.seg"
 
 
-def _number(name: str) -> int:
+def segment_number(name: str) -> int:
     """The segment that a file is, or was to become; -1 for a file that is not ours."""
-    name = name.removesuffix(_UNFINISHED)
+    name = name.removesuffix(UNFINISHED)
     match = _NAME.fullmatch(name)
-    return int(match[1]) if match and _name(int(match[1])) == name else -1
+    return int(match[1]) if match and segment_name(int(match[1])) == name else -1
