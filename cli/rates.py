@@ -12,7 +12,7 @@ from operator import add, sub
 from typing import Final
 
 from tiercache.stats.latency import percentile
-from tiercache.stats.model import Group, Kind, Restores, Sequence, Snapshot
+from tiercache.stats.model import Group, Kind, Restores, Snapshot
 
 NOTHING: Final = Restores()
 
@@ -92,12 +92,7 @@ def interval(before: Snapshot, after: Snapshot) -> dict[str, object]:
 
 def stranded(snapshot: Snapshot) -> int:
     """Sequences that have attention blocks and cannot be restored at all."""
-    return sum(map(is_stranded, snapshot.sequences))
-
-
-def is_stranded(sequence: Sequence) -> bool:
-    """Whether attention blocks are here, and nothing can be restored."""
-    return bool(sequence.cached) and not sequence.restorable
+    return sum(sequence.is_stranded for sequence in snapshot.sequences)
 
 
 def _combined(operation: Callable[[int, int], int], one: Restores, other: Restores) -> Restores:

@@ -165,7 +165,7 @@ def _sequences(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         "sequences",
         f"{count(len(found))}: {short(cached)} tokens cached, {short(restorable)} restorable",
     )
-    if stranded := [s for s in found if rates.is_stranded(s)]:
+    if stranded := [s for s in found if s.is_stranded]:
         lost = short(sum(s.stranded for s in stranded))
         yield "", f"{len(stranded)} cannot be restored, {lost} tokens: tiercache seq --stranded"
 

@@ -15,7 +15,6 @@ from tiercache.stats.model import (
     SlotClass,
     Snapshot,
     Victim,
-    Where,
 )
 from tiercache.tui import text
 
@@ -28,15 +27,6 @@ def name(sequence: int | None) -> str:
     return text.UNKNOWN if sequence is None else f"{sequence:0{SEQUENCE_DIGITS}x}"
 
 
-def is_stranded(sequence: Sequence) -> bool:
-    """Whether attention blocks are here, and nothing can be restored.
-
-    One that runs its first turn is not meant: its first checkpoint is still to be stored.
-    """
-    starts = sequence.loss is None and bool(sequence.where & Where.RUNNING)
-    return sequence.cached > 0 and sequence.restorable <= 0 and not starts
-
-
 def is_halved(sequence: Sequence) -> bool:
     """Whether less than half of what is cached can be restored."""
     return 2 * sequence.restorable < sequence.cached
@@ -45,7 +35,7 @@ def is_halved(sequence: Sequence) -> bool:
 def stranded(snapshot: Snapshot) -> list[Sequence]:
     """The conversations that cannot be restored, the largest loss first."""
     empty = [sequence for sequence in snapshot.sequences if sequence.restorable <= 0]
-    found = [sequence for sequence in empty if is_stranded(sequence)]
+    found = [sequence for sequence in empty if sequence.is_stranded]
     return sorted(found, key=lambda sequence: -sequence.stranded)
 
 
@@ -131,7 +121,7 @@ def short(sequence: Sequence) -> str:
     """Why a conversation cannot be restored further, in a few words."""
     loss = sequence.loss
     if loss is None:
-        return "no checkpoint" if is_stranded(sequence) else text.UNKNOWN
+        return "no checkpoint" if sequence.is_stranded else text.UNKNOWN
     if loss.unreadable:
         return f"{loss.group} unreadable on disk"
     if loss.by is not None:

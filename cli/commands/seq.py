@@ -89,7 +89,7 @@ def seq(
     snapshot = pools.look(pool)
     chosen = sorted(snapshot.sequences, key=SORTS[sort])
     if stranded:
-        chosen = [each for each in chosen if rates.is_stranded(each)]
+        chosen = [each for each in chosen if each.is_stranded]
     if sequence is not None:
         number = pools.chosen_sequence(snapshot, sequence)
         chosen = [each for each in snapshot.sequences if each.number == number]

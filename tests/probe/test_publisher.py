@@ -34,7 +34,7 @@ def test_demotion_keeps_the_idle_conversation(watch: Watching) -> None:
     assert (idle.loss, idle.live) == (None, 3)
     assert [each.turns for each in seen.look().sequences] == [2, 40, 40, 40]
     group = seen.group("g1")
-    assert (group.counts[Kind.EVICTED_DEMOTED], group.counts.get(Kind.EVICTED_LIVE)) == (214, None)
+    assert (group.counts[Kind.EVICTED_DEMOTED], group.counts[Kind.EVICTED_LIVE]) == (214, 0)
     assert group.slots.demoted == 21
     [first, *_] = [victim for victim in seen.victims("g1") if victim.slot_class]
     assert (first.sequence, first.last_used) == (1, 60.0)

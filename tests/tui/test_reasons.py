@@ -57,7 +57,7 @@ def test_a_full_cache_of_attention_blocks_is_no_alarm() -> None:
     ],
 )
 def test_who_is_stranded(changes: dict[str, object], expected: bool) -> None:
-    assert reasons.is_stranded(replace(STRANDED, **changes)) is expected  # type: ignore[arg-type]
+    assert replace(STRANDED, **changes).is_stranded is expected  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

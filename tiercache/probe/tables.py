@@ -22,6 +22,7 @@ from tiercache.stats.model import (
     Tier,
     Victim,
 )
+from tiercache.stats.rows import TIER_COUNTS
 from tiercache.tiers.base import SecondaryTier
 
 
@@ -53,9 +54,9 @@ def group(
     cache: TieredCache, fixed: Group, group_id: int, counted: Counted, oldest_live: float | None
 ) -> Group:
     """A group now."""
-    counts: dict[str, int] = {
-        kind.value: n for kind, n in cache.journal.counters.get(group_id, Counter()).items()
-    }
+    counts: dict[str, int] = dict.fromkeys(map(str, Kind), 0)
+    journal = cache.journal.counters.get(group_id, Counter())
+    counts.update({kind.value: n for kind, n in journal.items()})
     counts.update({kind.value: n for kind, n in counted.of(group_id).items()})
     return Group(
         fixed.name,
@@ -102,7 +103,7 @@ def _tier(tier: SecondaryTier, queued: int, restores: Restores) -> Tier:
         queued=queued,
         load_rate=tier.load_rate,
         restores=restores,
-        counts=dict(stats.counters),
+        counts=dict.fromkeys(TIER_COUNTS, 0) | stats.counters,
         index=index,
     )
 

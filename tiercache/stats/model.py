@@ -198,6 +198,15 @@ class Sequence:
         """Tokens that are here but that no checkpoint serves."""
         return max(self.cached - self.restorable, 0)
 
+    @property
+    def is_stranded(self) -> bool:
+        """Whether attention blocks are here, and nothing can be restored.
+
+        One that runs its first turn is not meant: its first checkpoint is still to be stored.
+        """
+        starts = self.loss is None and bool(self.where & Where.RUNNING)
+        return self.cached > 0 and self.restorable <= 0 and not starts
+
 
 class SlotClass(IntEnum):
     """In which order slots go: the lower, the sooner; pinned ones never."""

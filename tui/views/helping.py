@@ -62,9 +62,7 @@ STATES: Entries = (
     ("LIVE", "numbers are fresh. IDLE: no request is open, so nothing changes"),
     ("STALE", "no newer numbers. GONE: the server died. CLOSED: it ended in order"),
 )
-FILTER: Entries = (
-    ("/ filter", "text, kind:evict seq:e00 group:g7 tier:nvme0; !word: not that"),
-)
+FILTER: Entries = (("/ filter", "text, kind:evict seq:e00 group:g7 tier:nvme0; !word: not that"),)
 
 
 def page(frame: Frame, width: int, room: int) -> list[Text]:

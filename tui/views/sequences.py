@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
     @property
     def is_stranded(self) -> bool:
-        return reasons.is_stranded(self.sequence)
+        return self.sequence.is_stranded
 
 
 def _restorable(row: Row) -> str:
@@ -128,7 +128,7 @@ def _facts(sequence: Sequence) -> Facts:
     name = reasons.name(sequence.number)
     tiers = [sequence.source or "", "tier" if sequence.where & Where.TIER else ""]
     fields = {"seq": (name,), "tier": tiers, "group": () if loss is None else (loss.group,)}
-    words = "stranded" if reasons.is_stranded(sequence) else ""
+    words = "stranded" if sequence.is_stranded else ""
     shown = f"{name} {reasons.short(sequence)} {where(sequence)} {last(sequence)} {words}"
     return Facts(shown, fields)
 
