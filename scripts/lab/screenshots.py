@@ -7,6 +7,7 @@ Covers the pictures; each is exported by the toolkit from the app as it runs, no
 import argparse
 import asyncio
 import os
+import re
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +29,8 @@ PICTURES = {
     "help": "question_mark",
 }
 POLL_S = 0.1
+#: The toolkit's pictures load a font from the net, and any font of fixed width does.
+UNWANTED = re.compile(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", re.DOTALL)
 
 
 async def _shoot(source: Source, options: argparse.Namespace) -> list[Path]:
@@ -43,7 +46,8 @@ async def _shoot(source: Source, options: argparse.Namespace) -> list[Path]:
             await pilot.press(key)
             await pilot.pause()
             path = options.out / f"{name}.svg"
-            path.write_text(monitor.export_screenshot(title=f"tiercache-top: {name}"))
+            picture = monitor.export_screenshot(title=f"tiercache-top: {name}")
+            path.write_text(UNWANTED.sub("", picture))
             written.append(path)
     return written
 

@@ -170,7 +170,7 @@ def body(frame: Frame, width: int, room: int) -> list[Text]:
 def totals(frame: Frame) -> str:
     latest = frame.latest
     sequences = () if latest is None else latest.sequences
-    lost = sum(reasons.is_stranded(one) for one in sequences)
+    lost = sum(one.is_stranded for one in sequences)
     cached = text.tokens(sum(one.cached for one in sequences))
     restorable = text.tokens(sum(one.restorable for one in sequences))
     return f"SEQUENCES {len(sequences)}  cached {cached}  restorable {restorable}  stranded {lost}"
