@@ -77,6 +77,6 @@ def test_what_a_resting_conversation_goes_through(run: str, watch: Watch, tmp_pa
             assert restored == 0
             small.until("missed          000001")
         assert running.stop() == 0
-        wide.until("CLOSED")
+        wide.until("its last numbers")  # vLLM may kill its engine: GONE, or CLOSED
     small.press("q")
-    small.until("ended 7")
+    small.until("ended 0")
