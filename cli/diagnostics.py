@@ -63,13 +63,20 @@ def run(command: click.Command, program: str, arguments: Sequence[str] | None = 
 
 def error(program: str, message: str) -> None:
     """Say on one line what is wrong, whatever line breaks ``message`` has."""
-    print(f"{program}: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{program}: error: {printable(' '.join(message.split()))}", file=sys.stderr)
 
 
 def warning(message: str) -> None:
     """Say on one line, while a command runs, what it makes do with."""
     program = click.get_current_context().find_root().info_name
-    print(f"{program}: warning: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{program}: warning: {printable(' '.join(message.split()))}", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Text without what a terminal would obey, or could not show: names may come from a file."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
 def _outcome(command: click.Command, program: str, arguments: Sequence[str] | None) -> int:

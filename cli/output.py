@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from tiercache.cli.diagnostics import ExitCode
+from tiercache.cli.diagnostics import ExitCode, printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -23,20 +23,19 @@ LINES: Final = 256
 
 
 def text(line: str) -> None:
-    """Write one line.
+    """Write one line, without the control codes that are in it.
 
     Raises:
         SystemExit: if the reader has gone away.
     """
-    with _quiet():
-        print(line, flush=True)
+    _write(printable(line))
 
 
 def lines(many: Iterable[str]) -> None:
     """Write lines, many at a time. Raises as ``text`` does."""
     left = iter(many)
     while part := list(islice(left, LINES)):
-        text("\n".join(part))
+        _write("\n".join(map(printable, part)))
 
 
 def data(content: bytes | memoryview) -> None:
@@ -59,6 +58,11 @@ def dumps(data: Mapping[str, object], *, compact: bool = False) -> str:
     return json.dumps(data, allow_nan=False, indent=2)
 
 
+def _write(line: str) -> None:
+    with _quiet():
+        print(line, flush=True)
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """End without a word where the reader of stdout has gone away."""
@@ -78,4 +82,4 @@ def styled(lines: Iterable["Text"]) -> None:
     for line in lines:
         with console.capture() as captured:
             console.print(line, soft_wrap=True, end="")
-        text(captured.get())
+        _write(captured.get())

@@ -118,5 +118,19 @@ def test_an_error_inside_the_context_passes_through_and_unregisters(runtime: Fak
         raise RuntimeError("mine")
 
 
+def test_a_lock_of_another_user_is_refused(
+    runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who made the file could hold its lock for ever; it lies where everybody may write."""
+    runtime.lock.touch()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with (
+        pytest.raises(TierCacheError, match=r"belongs to user \d+.*lock"),
+        registered([Span(0, PAGE, PAGE, PAGE)], runtime.lock),
+    ):
+        pass
+    assert runtime.lock_was_held == []
+
+
 def test_the_default_lock_belongs_to_the_user() -> None:
     assert str(os.getuid()) in pinning.default_lock().name

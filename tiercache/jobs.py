@@ -33,6 +33,8 @@ class Jobs:
         self.tiers = tiers
         self.has: Callable[[Key], bool] = tiers[0].has if len(tiers) == 1 else self._has
         """Whether some tier has a key; asked for every block of a prompt."""
+        self.seekers = [tier for tier in tiers if tier.seeks]
+        """Tiers that may have more than they know of."""
         self.observer: Observer | None = None
         self._running: dict[SecondaryTier, dict[int, Job]] = {tier: {} for tier in tiers}
         self._next = 0

@@ -6,6 +6,7 @@ there is no fallback: memory that should be pinned and is not would be several t
 without anybody noticing.
 """
 
+import errno
 import fcntl
 import logging
 import math
@@ -93,6 +94,9 @@ def _exclusive(path: Path) -> Iterator[None]:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(path, flags, 0o600)
     try:
+        # Anybody can put a file of this name there, and lock it for ever.
+        if (owner := os.fstat(descriptor).st_uid) != os.geteuid():
+            raise OSError(errno.EPERM, f"belongs to user {owner}", str(path))
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:

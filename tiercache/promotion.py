@@ -47,6 +47,8 @@ class Promotion:
     boundary: int = 0
     """Tokens that it can restore, or will be able to."""
     attempts: int = 0
+    seeks: list[Callable[[], bool]] | None = None
+    """What is still being looked for in tiers that others store into; None before it is."""
     aim: RestorePlan | None = None
     """What is to be brought, as long as it was not looked at more closely."""
     gain: int = 0
@@ -62,7 +64,7 @@ class Promotion:
 
     @property
     def running(self) -> bool:
-        return bool(self.aim or self.todo or self.loads)
+        return bool(self.seeks or self.aim or self.todo or self.loads)
 
 
 @dataclass(eq=False, slots=True)
@@ -125,6 +127,8 @@ class Promoter:
         now = self._now()
         promotion = self._promotions.setdefault(request, Promotion(request, now))
         promotion.asked = now
+        if self._is_seeking(promotion, start, limit):
+            return None
         if promotion.running and now < promotion.deadline:
             return None
         if promotion.running:
@@ -135,6 +139,26 @@ class Promoter:
         if self._may_try(promotion, plan, now):
             self._consider(promotion, plan, limit)
         return None if promotion.running else plan
+
+    def _is_seeking(self, promotion: Promotion, start: int, limit: int) -> bool:
+        """Whether tiers that others store into have not said yet what they have of the prompt."""
+        if promotion.seeks is None:
+            keys = self._absent(promotion.request, start, limit) if self._jobs.seekers else []
+            begun = [tier.seek(keys) for tier in self._jobs.seekers if keys]
+            promotion.seeks = [waits for waits in begun if waits is not None]
+        if promotion.seeks:
+            promotion.seeks = [waits for waits in promotion.seeks if waits()]
+        return bool(promotion.seeks)
+
+    def _absent(self, request: Request, start: int, limit: int) -> list[Key]:
+        """What the primary tier lacks of a prompt, group by group."""
+        limit = min(limit, self.farthest(start))
+        absent: list[Key] = []
+        for group_id, pool in self._primary.pools.items():
+            step = pool.spec.tokens_per_chunk
+            ends = range(start - start % step + step, limit + pool.spec.lookahead + 1, step)
+            absent += pool.missing(request.lineage.keys(group_id, ends))
+        return absent
 
     def _may_try(self, promotion: Promotion, plan: RestorePlan, now: float) -> bool:
         """The first time, and if what it counted on did not come, or is gone."""

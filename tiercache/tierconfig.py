@@ -18,10 +18,11 @@ from tiercache.errors import ConfigError, UnknownKeyError
 
 Spill = Literal["on_store", "on_evict"]
 Durability = Literal["crash", "power"]
+Protocol = Literal["tcp", "rdma"]
 Parser = Callable[[str, object], Any]
 
 DISK_POLICIES: Final = ("lru", "fifo", "s3fifo")
-#: Each is a thread that a scheduler shares the interpreter with, and no disk needs more.
+#: Each is a thread that a scheduler shares the interpreter with, and no device needs more.
 MAX_QUEUE_DEPTH: Final = 256
 MAX_BYTES: Final = 2**63 - 1  # the largest size that the system's calls take
 
@@ -67,7 +68,41 @@ class MemoryConfig:
     """Bytes that the tier never exceeds. Accepts ``"64GiB"``."""
 
 
-TierConfig = NvmeConfig | MemoryConfig
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MooncakeConfig:
+    """A tier in a Mooncake store, which the servers of several machines share."""
+
+    type: Literal["mooncake"] = "mooncake"
+    """Chooses this kind of tier."""
+    master: str
+    """The store's master, as ``"host:port"``."""
+    capacity: int
+    """Bytes in the store that this server keeps in mind. Accepts ``"1TiB"``."""
+    metadata: str = "P2PHANDSHAKE"
+    """URL of the store's metadata server, or ``"P2PHANDSHAKE"`` to do without."""
+    protocol: Protocol = "tcp"
+    """How blocks travel."""
+    devices: str = ""
+    """Network devices for ``rdma``, separated by commas. Empty: the store chooses."""
+    host: str | None = None
+    """Name or address by which others reach this machine. None: the one that reaches the master."""
+    segment: int = 0
+    """Bytes of this machine's memory that the server adds to the store while it runs."""
+    replicas: int = 1
+    """Copies of a block that the store keeps."""
+    spill: Spill = "on_store"
+    """Send every block once it is stored, or only when host memory evicts it."""
+    queue_depth: int = 4
+    """Copies to and from the store at once."""
+    lookup_timeout_s: float = 0.05
+    """Seconds that a request waits for the store to say what it has; then the tier rests."""
+    timeout_s: float = 10.0
+    """Seconds without any copy ending after which the tier rests."""
+    switch_interval: float | None = 0.001
+    """As for `NvmeConfig`."""
+
+
+TierConfig = NvmeConfig | MemoryConfig | MooncakeConfig
 
 
 def parse_tier(key: str, value: object) -> TierConfig:
@@ -205,7 +240,27 @@ def _switch_interval(key: str, value: object) -> float:
     return float(value)
 
 
+def _seconds(key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= 60:
+        raise ConfigError(key, value, "seconds from 0.001 to 60")
+    return float(value)
+
+
+def _text(pattern: str, allowed: str) -> Parser:
+    """Read a text that all of ``pattern`` describes."""
+
+    def parse(key: str, value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value, re.ASCII):
+            raise ConfigError(key, value, allowed)
+        return value
+
+    return parse
+
+
+_HOST: Final = r"[\w.-]+|\[[0-9a-fA-F:.]+\]"
+
 _REQUIRED: Final = {
+    "master": 'a host and a port, which is required, such as "master": "10.0.0.1:50051"',
     "path": 'a path, which is required, such as "path": "/mnt/nvme/tiercache"',
     "capacity": 'a size, which is required, such as "capacity": "1TiB"',
 }
@@ -228,4 +283,26 @@ _TIERS: Final[dict[str, tuple[Callable[..., TierConfig], dict[str, Parser]]]] = 
         },
     ),
     "memory": (MemoryConfig, {"type": choice("memory"), "capacity": parse_bytes}),
+    "mooncake": (
+        MooncakeConfig,
+        {
+            "type": choice("mooncake"),
+            "master": _text(rf"({_HOST}):[0-9]{{1,5}}", 'a host and a port: "10.0.0.1:50051"'),
+            "capacity": parse_bytes,
+            "metadata": _text(
+                r"P2PHANDSHAKE|(http|https|etcd|redis)://[!-~]+",
+                '"P2PHANDSHAKE", or a URL, such as "http://10.0.0.1:8080/metadata"',
+            ),
+            "protocol": choice(*get_args(Protocol)),
+            "devices": _text(r"([\w.:-]+(,[\w.:-]+)*)?", 'names with commas: "mlx5_0,mlx5_1"'),
+            "host": optional(_text(_HOST, "null, or a name or an address of this machine")),
+            "segment": _free_bytes,
+            "replicas": integer(1, 16),
+            "spill": choice(*get_args(Spill)),
+            "queue_depth": integer(1, MAX_QUEUE_DEPTH),
+            "lookup_timeout_s": _seconds,
+            "timeout_s": _seconds,
+            "switch_interval": optional(_switch_interval),
+        },
+    ),
 }

@@ -142,7 +142,7 @@ def _row(
     nbytes = sum(one.record_bytes[entry.group_id] for entry in gone)
     return {
         "namespace": one.name,
-        "model": one.fingerprint.get("model"),
+        "model": one.model,
         "opened_at": one.opened_at,
         "whole": whole,
         "entries": len(gone),

@@ -140,7 +140,7 @@ def _print(results: "Sequence[tuple[OfflineNamespace, Audit]]", *, fix: bool) ->
     for one, found in results:
         pid = one.pid
         user = "not in use" if pid is None else f"in use by pid {pid}" if pid else "in use"
-        output.text(f"{one.name}  {one.fingerprint.get('model', 'unknown model')}  {user}")
+        output.text(f"{one.name}  {one.model or 'unknown model'}  {user}")
         rows = [row for check in _checks() for row in _rows(check, found)]
         for line in table(("CHECK", "STATE", "WHAT"), rows, left=(0, 1, 2)):
             output.text(line)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from lab import idle, transfers
+from lab import idle, shared, transfers
 from lab.engine import engine
 from lab.models import model_path
 from lab.quiet import Terminal, logged, tail
@@ -49,14 +49,17 @@ examples:
   scripts/demo                 a table, and how to start a server
   scripts/demo --json          one JSON document on stdout
   scripts/demo --repeats 1     play each run once: quicker, noisier times
+  scripts/demo --shared        two servers and a store: what one computes the other restores
 
-Exit code 0: the idle conversation was restored with demotion, with the tokens of a cold run.
-1: it was not, or a run failed. 2: wrong arguments.
+Exit code 0: the conversation, or the shared prompt, was restored with the tokens of a cold run.
+1: it was not, or a run failed. 2: wrong arguments, or --shared without the extra for it.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
+    if options.shared:
+        return shared.main(as_json=options.json)
     descriptor, name = tempfile.mkstemp(prefix="tiercache-demo-", suffix=".log")
     os.close(descriptor)
     runs = _play_all(options.repeats, Path(name))
@@ -78,6 +81,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=3,
         metavar="N",
         help="plays per run; the time shown is their median (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--shared", action="store_true", help="two servers that share a Mooncake store, instead"
     )
     return parser.parse_args(arguments)
 

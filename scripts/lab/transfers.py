@@ -27,6 +27,14 @@ def with_disk(cpu_bytes_to_use: int | str, path: Path, **settings: Any) -> Trans
     return tiercache(cpu_bytes_to_use, secondary_tiers=[tier], restore="always")
 
 
+def with_store(cpu_bytes_to_use: int | str, master: str, **settings: Any) -> Transfer:
+    """tiercache with a Mooncake store on this machine; further settings are that tier's."""
+    tier = {"type": "mooncake", "master": master, "host": "127.0.0.1", "capacity": "64MiB"}
+    # A machine that computes two models on two cores answers late.
+    patient = {"lookup_timeout_s": 20.0, **settings}
+    return tiercache(cpu_bytes_to_use, secondary_tiers=[tier | patient], restore="always")
+
+
 def baseline(cpu_bytes_to_use: int, **settings: Any) -> Transfer:
     """vLLM's own CPU offload manager over the lab's torch worker."""
     return {

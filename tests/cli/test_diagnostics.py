@@ -5,7 +5,7 @@ import sys
 import click
 import pytest
 
-from tiercache.cli import diagnostics
+from tiercache.cli import diagnostics, output
 from tiercache.cli.diagnostics import ExitCode
 from tiercache.errors import (
     ConfigError,
@@ -55,6 +55,18 @@ def test_what_is_raised_on_purpose_is_one_line(
     assert captured.out == ""
     assert captured.err.startswith("prog: error: ")
     assert captured.err.count("\n") == 1
+
+
+def test_control_codes_do_not_reach_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Messages, and tables, name what a file has: it may be anything, also half a character."""
+    hostile = "model \x1b]0;title\x07\x9b2J\ud800 name"
+    shown = "model ?]0;title??2J? name"
+    outcome(TierCacheError(hostile))
+    output.text(f"one\ttwo {hostile}\nthree")
+    output.lines([hostile])
+    captured = capsys.readouterr()
+    assert captured.err == f"prog: error: {shown}\n"
+    assert captured.out == f"one\ttwo {shown}\nthree\n{shown}\n"
 
 
 def test_ctrl_c_is_130() -> None:

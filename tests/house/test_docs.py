@@ -11,7 +11,7 @@ import pytest
 from lab import docs_commands
 from tiercache.cli.diagnostics import ExitCode
 from tiercache.config import TierCacheConfig
-from tiercache.tierconfig import NvmeConfig, parse_tier
+from tiercache.tierconfig import MooncakeConfig, NvmeConfig, parse_tier
 
 DOCS = Path(__file__).parents[2] / "docs"
 SETTINGS = (DOCS / "settings.md").read_text()
@@ -48,6 +48,22 @@ def test_defaults_of_an_nvme_tier_are_documented() -> None:
         for key in ("high_water", "low_water", "queue_depth", "switch_interval")
     }
     assert parse_tier("tier", required | spelled_out | numbers) == parse_tier("tier", required)
+
+
+def test_every_setting_of_a_shared_store_is_documented() -> None:
+    documented = table("A store that servers share")
+    assert list(documented) == [field.name for field in fields(MooncakeConfig)]
+    required = {"type": "mooncake", "master": "store:50051", "capacity": "1TiB"}
+    assert {key for key, default in documented.items() if default == "required"} == required.keys()
+    spelled_out = {
+        key: None if default == "none" else default.strip("`")
+        for key, default in documented.items()
+        if key not in required and default != "empty"
+    }
+    for key in ("segment", "replicas", "queue_depth", "timeout_s", "lookup_timeout_s"):
+        spelled_out[key] = json.loads(documented[key])
+    spelled_out["switch_interval"] = json.loads(documented["switch_interval"])
+    assert parse_tier("tier", required | spelled_out) == parse_tier("tier", required)
 
 
 def test_every_metric_is_documented() -> None:

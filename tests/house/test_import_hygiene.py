@@ -14,6 +14,7 @@ HEAVY = {"aiofiles", "lmdb", "matplotlib", "numpy", "textual", "torch", "vllm"}
 ALLOWED = {
     "tiercache.arena": {"numpy", "torch"},
     "tiercache.pinning": {"numpy", "torch"},
+    "tiercache.tiers.mooncake": {"aiofiles"},
     "tiercache.tiers.nvme": {"aiofiles", "lmdb"},
     "tiercache.tui.monitor": {"textual"},
     "tiercache.tui.widgets": {"textual"},

@@ -13,6 +13,7 @@ SPDX = "# SPDX-License-Identifier: Apache-2.0\n"
 MAX_LINES = 400
 #: Hosts that a file may name: where licences and formats are kept, and the project's own.
 HOSTS = {"github.com", "keepachangelog.com", "localhost", "semver.org", "www.apache.org"}
+HOSTS |= {"www.w3.org"}  # the namespace of SVG
 
 
 def _tracked() -> list[Path]:

@@ -28,11 +28,11 @@ some_keys = st.lists(st.sampled_from(KEYS), min_size=1, max_size=4, unique=True)
 
 
 class Running(NamedTuple):
-    """A job, the version of each key that it copies, and when it was begun."""
+    """A job, the versions of each key that it may copy, and when it was begun."""
 
     batch: Batch
     loads: bool
-    versions: dict[Key, int]
+    versions: dict[Key, list[int]]
     era: int
 
 
@@ -46,8 +46,11 @@ class AnyTier(RuleBasedStateMachine):
         self.sizes = self.slots.memory.record_bytes
         self.free = {group.group_id: list(range(SLOTS)) for group in GROUPS}
         self.running: dict[int, Running] = {}
-        self.stored: dict[Key, int] = {}
-        """The version of each key that may be there."""
+        self.stored: dict[Key, list[int]] = {}
+        """The versions of each key that may be there.
+
+        The last one; any, if others store as well: what one server forgets is there, and stays.
+        """
         self.era = 0
         self.numbers = count(1)
 
@@ -65,11 +68,15 @@ class AnyTier(RuleBasedStateMachine):
             for each, slot in zip(batch.keys, batch.slots, strict=True):
                 self.slots.write(each, slot, version)
             if self.tier.store(batch):
-                versions = dict.fromkeys(batch.keys, version)
+                versions = {each: self.may_be(each, version) for each in batch.keys}
                 self.stored |= versions  # from now on, or once the job has been polled
                 self.running[batch.job_id] = Running(batch, False, versions, self.era)
             else:
                 self.free[batch.group_id] += batch.slots
+
+    def may_be(self, each: Key, version: int) -> list[int]:
+        before = self.stored.get(each, []) if self.tier.seeks else []
+        return [*before, version]
 
     @rule(keys=some_keys)
     def load(self, keys: list[Key]) -> None:
@@ -102,7 +109,8 @@ class AnyTier(RuleBasedStateMachine):
         assert set(good) <= versions.keys()
         assert set(good) == versions.keys() or era != self.era
         for each, slot in zip(batch.keys, batch.slots, strict=True):
-            assert each not in good or self.slots.holds(each, slot, versions[each])
+            may_be = versions.get(each, ())
+            assert each not in good or any(self.slots.holds(each, slot, v) for v in may_be)
 
     @rule(keys=some_keys)
     def touch(self, keys: list[Key]) -> None:

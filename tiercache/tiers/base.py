@@ -35,6 +35,10 @@ class SlotMemory:
         }
         """Bytes of a record of each group, a multiple of ``SLOT_ALIGNMENT``."""
 
+    def regions(self) -> list[memoryview]:
+        """All of the memory, for who has to register it: a region for each group and worker."""
+        return [region for workers in self._regions.values() for region in workers]
+
     def buffers(self, group_id: int, slots: Sequence[int]) -> list[memoryview]:
         """The bytes of ``slots``, in their order, not copied.
 
@@ -104,6 +108,8 @@ class SecondaryTier(ABC):
 
     kind: ClassVar[str]
     """The ``type`` of its settings."""
+    seeks: ClassVar[bool] = False
+    """Whether others store into it as well: ``seek`` may find what ``has`` does not know."""
 
     def __init__(self, name: str, memory: SlotMemory, *, spill: Spill = "on_store") -> None:
         self.name = name
@@ -115,6 +121,14 @@ class SecondaryTier(ABC):
     @abstractmethod
     def has(self, key: Key) -> bool:
         """Whether ``key`` could be loaded now."""
+
+    def seek(self, keys: Collection[Key]) -> Callable[[], bool] | None:
+        """Begin to find out which of ``keys`` are there, for ``has``.
+
+        Returns what says whether it is worth to go on waiting, which soon ends whatever happens;
+        None if there is nothing to wait for.
+        """
+        return None
 
     @abstractmethod
     def missing(self, keys: Collection[Key]) -> list[Key]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tiercache.blocks import GroupSpec
-from tiercache.tierconfig import MemoryConfig, TierConfig
+from tiercache.tierconfig import MemoryConfig, MooncakeConfig, TierConfig
 from tiercache.tiers.base import SecondaryTier, SlotMemory
 from tiercache.tiers.memory import MemoryTier
 
@@ -47,6 +47,11 @@ def _open(
 ) -> SecondaryTier:
     if isinstance(config, MemoryConfig):
         return MemoryTier(name, memory, capacity=config.capacity)
+    if isinstance(config, MooncakeConfig):
+        # As below; and its package is an extra.
+        from tiercache.tiers.mooncake.tier import MooncakeTier
+
+        return MooncakeTier(name, memory, config=config, fingerprint=fingerprint)
     # Loads LMDB and starts threads: not before there is a tier that needs them.
     from tiercache.tiers.nvme.tier import NvmeTier
 

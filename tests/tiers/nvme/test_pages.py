@@ -14,7 +14,11 @@ U64 = 2**64 - 1
 @given(
     st.dictionaries(
         st.integers(0, 299),
-        st.tuples(st.binary(min_size=1, max_size=HASH_BYTES), *[st.integers(0, U64)] * 2),
+        st.tuples(
+            st.binary(min_size=1, max_size=HASH_BYTES),
+            st.integers(0, U64),
+            st.integers(0, U64 // 2),
+        ),
         min_size=1,
     ),
     st.integers(1, 300),
@@ -43,6 +47,19 @@ def test_a_page_gives_back_whatever_it_was_given(
     assert {h: stamp for h, _, stamp in found} == counting
     assert sorted([*decoded.stale, *slot_of.values()]) == sorted(rows)
     assert decoded.next_stamp == 1 + max(stamp for _, _, stamp in rows.values())
+
+
+def test_entries_that_nobody_can_have_made_do_not_count() -> None:
+    """Sealed as ours are, so only their values tell; after the last stamp there is no other."""
+    key = pages.page_key(0, 0)
+    [(_, [(_, good)])] = pages.to_edits({Location(0, 2): Entry(b"good", 1, 7)}).items()
+    [(_, [(_, late)])] = pages.to_edits({Location(0, 3): Entry(b"late", 1, U64)}).items()
+    long = good[:HASH_BYTES] + bytes([HASH_BYTES + 1]) + good[HASH_BYTES + 1 :]
+    page = pages.edit(key, None, [(2, good), (3, late), (4, long), (5, b"\xff" * 64)])
+    assert pages.is_intact(key, page)
+    decoded = pages.decode([0], bytes(pages.entries_of(page)), 10)
+    assert decoded.loaded.slot_of == {b"good": 2}
+    assert (decoded.stale, decoded.next_stamp) == ([], 8)
 
 
 def test_a_page_looks_like_this() -> None:

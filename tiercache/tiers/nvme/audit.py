@@ -29,6 +29,8 @@ from tiercache.tiers.nvme.tree import Seen
 Progress = Callable[[int, int], None]
 #: A record may be of as many workers' parts; a server says how many, if its fingerprint does.
 _MAX_WORKERS: Final = 64
+#: What is no file does not keep us waiting.
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 #: How often a record is looked at again while a server writes.
 _LOOKS: Final = 3
 
@@ -271,7 +273,7 @@ class RecordReader:
         if file != self._path:
             self.close()
             with suppress(FileNotFoundError):
-                self._fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                self._fd = os.open(file, _READ)
                 self._path = file
         if self._fd < 0:
             return None

@@ -7,8 +7,10 @@ than it was made for. Not what its pages say.
 
 import mmap
 import shutil
+import stat
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -62,8 +64,8 @@ def open_environment(
 
     Without pages of no slot. The map has the size of the limit. Raises OSError and lmdb.Error.
     """
-    shutil.rmtree(directory / COMPACT, ignore_errors=True)
-    damage = audit(directory / DATA)
+    clear_copy(directory)
+    damage = strange(directory) or audit(directory / DATA)
     if not damage:
         try:
             return _fit(directory, slots, durable=durable), None
@@ -77,6 +79,18 @@ def remove(directory: Path) -> None:
     """Remove the files of a closed environment."""
     for name in (LOCK, DATA):
         (directory / name).unlink(missing_ok=True)
+
+
+def strange(directory: Path) -> str | None:
+    """What LMDB, which writes through links, must not be given: what is there and no regular file.
+
+    Of the file of readers, too: LMDB overwrites what it leads to.
+    """
+    for name in (DATA, LOCK):
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG((directory / name).lstat().st_mode):
+                return f"{name} is no regular file"
+    return None
 
 
 def audit(data: Path) -> str | None:
@@ -141,6 +155,15 @@ def _trim(environment: lmdb.Environment, slots: Mapping[int, int]) -> None:
         for key in keys:
             if not is_page_of(key, slots):
                 transaction.delete(key)
+
+
+def clear_copy(directory: Path) -> None:
+    """Remove what an interrupted ``compact`` left, whatever it is."""
+    copy = directory / COMPACT
+    if copy.is_dir() and not copy.is_symlink():
+        shutil.rmtree(copy, ignore_errors=True)
+    else:
+        copy.unlink(missing_ok=True)
 
 
 def compact(environment: lmdb.Environment, directory: Path) -> None:

@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -35,6 +36,9 @@ HASH_SEED: Final = "hash_seed"
 RANDOM_SEED: Final = "random:"
 
 META, LOCK, INDEX = "meta.json", "lock", "index"
+#: Far more than we write into a file: what is longer is cut off, and damaged by that.
+_META_BYTES: Final = 1 << 20
+_PID_BYTES: Final = 20
 #: What a namespace's directory is called.
 NAME: Final = re.compile("[0-9a-f]{16}")
 #: Magic numbers of statfs(2). LMDB maps its file and locks through memory: both need one kernel.
@@ -265,10 +269,10 @@ def owner(directory: Path) -> int | None:
     try:
         if not is_locked(file):
             return None
-        text = file.read_text(errors="replace").strip()
+        text = _read(file, _PID_BYTES).strip()
     except OSError:
         return None
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdigit() else 0
 
 
 def _canonical(value: object) -> str:
@@ -278,12 +282,22 @@ def _canonical(value: object) -> str:
 def read_meta(directory: Path) -> dict[str, Any] | None:
     """What meta.json says; None if it is missing or damaged."""
     try:
-        meta = json.loads((directory / META).read_bytes())
+        meta = json.loads(_read(directory / META, _META_BYTES))
     except (FileNotFoundError, ValueError, RecursionError):
         return None
     if not isinstance(meta, dict) or not isinstance(meta.get("fingerprint"), dict):
         return None
     return meta if isinstance(meta.get("format"), int) else None
+
+
+def _read(file: Path, most: int) -> bytes:
+    """The beginning of a file; nothing of a pipe or a device, which might never end."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        return os.read(descriptor, most) if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else b""
+    finally:
+        os.close(descriptor)
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -308,7 +322,7 @@ def _unused(ours: Path, fingerprint: dict[str, Any]) -> Iterator[Unused]:
         if directory == ours or not NAME.fullmatch(directory.name) or directory.is_symlink():
             continue
         with suppress(OSError):
-            if not is_locked(directory / LOCK):
+            if directory.stat().st_uid == os.geteuid() and not is_locked(directory / LOCK):
                 meta = read_meta(directory)
                 theirs = fingerprint if meta is None else meta["fingerprint"]
                 differs = _differs(fingerprint, theirs)

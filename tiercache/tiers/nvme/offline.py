@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from tiercache.blocks import Key, make_key
 from tiercache.errors import FormatError, NoPoolError, TierCacheError
@@ -27,6 +27,10 @@ from tiercache.tiers.nvme.namespace import (
 from tiercache.tiers.nvme.pages import PAGE_SLOTS, is_intact, page_number, unpack
 from tiercache.tiers.nvme.reader import IndexReader
 from tiercache.tiers.nvme.segments import SEGMENT_BYTES, segment_name
+
+#: A key of the index has two bytes for the group.
+_MOST_GROUPS: Final = 1 << 16
+_MOST_RECORD_BYTES: Final = 1 << 40
 
 
 class StoredEntry(NamedTuple):
@@ -95,17 +99,19 @@ class OfflineNamespace:
         found: Mapping[str, Any] = {} if self.meta is None else self.meta["fingerprint"]
         return found
 
+    @property
+    def model(self) -> str | None:
+        """What the model is called, if the fingerprint says so."""
+        found = self.fingerprint.get("model")
+        return found if isinstance(found, str) else None
+
     @cached_property
     def record_bytes(self) -> dict[int, int]:
         """Bytes of a record by group; nothing if meta.json does not say."""
         found = self.fingerprint.get("record_bytes")
         if not isinstance(found, Mapping):
             return {}
-        return {
-            int(group): size
-            for group, size in sorted(found.items())
-            if str(group).isdecimal() and isinstance(size, int) and size > 0
-        }
+        return {int(group): size for group, size in sorted(found.items()) if is_group(group, size)}
 
     @property
     def groups(self) -> list[int]:
@@ -243,6 +249,17 @@ def open_readonly(path: Path, *, segment_bytes: int = SEGMENT_BYTES) -> OfflineP
         )
     return OfflinePool(
         path, [OfflineNamespace(each, segment_bytes=segment_bytes) for each in found]
+    )
+
+
+def is_group(group: str, size: object) -> bool:
+    """Whether a group, as JSON names it, and the bytes of its records are ones that can be."""
+    is_number = group.isascii() and group.isdecimal() and len(group) <= len(str(_MOST_GROUPS))
+    return (
+        is_number
+        and int(group) < _MOST_GROUPS
+        and type(size) is int
+        and 0 < size < _MOST_RECORD_BYTES
     )
 
 

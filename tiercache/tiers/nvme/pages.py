@@ -7,7 +7,7 @@ entries of ``PAGE_SLOTS`` neighbouring slots of a group, behind a seal that cove
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import xxhash
 
@@ -28,6 +28,9 @@ _KEY: Final = struct.Struct(">HI")  # group, page: big-endian, so that LMDB sort
 _ENTRY: Final = struct.Struct(f"<{HASH_BYTES}sB7xQQ")  # hash, its length (0: none), checksum, stamp
 _SEAL: Final = struct.Struct("<Q")
 _U64: Final = 1 << 64
+#: Where in an entry the stamp is, in words of 8 bytes; and one that no count of ours reaches.
+_STAMP: Final = _ENTRY.size // 8 - 1
+_FORGED_STAMP: Final = 1 << 63
 
 PAGE_BYTES: Final = _SEAL.size + PAGE_SLOTS * _ENTRY.size
 
@@ -138,13 +141,14 @@ def unpack(page: Page) -> Iterator[tuple[int, Entry]]:
 def decode(numbers: Sequence[int], entries: bytes, slots: int, suffix: bytes = b"") -> Decoded:
     """Read the ``entries`` of a group's pages, one after the other; ``numbers`` says which pages.
 
-    Of entries with the same hash the youngest counts, and entries beyond ``slots`` do not. Written
-    for a million entries: each step over all of them that is not numpy's takes a tenth of a second.
+    Of entries with the same hash the youngest counts; those beyond ``slots`` do not, nor any that
+    we cannot have made: with a hash too long, or a stamp after which there is no other. Written for
+    a million entries: each step over all of them that is not numpy's takes a tenth of a second.
     """
     import numpy as np
 
     table = np.frombuffer(entries, np.uint8).reshape(-1, _ENTRY.size)
-    used = np.flatnonzero(table[:, HASH_BYTES])
+    used = _counting(table, np.frombuffer(entries, "<u8")[_STAMP :: _ENTRY.size // 8])
     if not len(used):
         return Decoded(Loaded({}, []), [], 0)
     checksums, stamps = np.frombuffer(entries, "<u8").reshape(-1, _ENTRY.size // 8)[used, -2:].T
@@ -162,6 +166,16 @@ def decode(numbers: Sequence[int], entries: bytes, slots: int, suffix: bytes = b
         loaded = Loaded({names[row]: found[row] for row in kept}, checksums[kept])
         stale = sorted({*found}.difference(loaded.slot_of.values()))
     return Decoded(loaded, stale, int(stamps[order[-1]]) + 1)
+
+
+def _counting(
+    table: "NDArray[np.uint8]", stamps: "NDArray[np.uint64]"
+) -> "NDArray[np.signedinteger[Any]]":
+    """Rows with an entry that we can have made."""
+    import numpy as np
+
+    lengths = table[:, HASH_BYTES]
+    return np.flatnonzero((lengths > 0) & (lengths <= HASH_BYTES) & (stamps < _FORGED_STAMP))
 
 
 def _names(table: "NDArray[np.uint8]", suffix: bytes) -> list[bytes]:

@@ -22,6 +22,7 @@ from tiercache.tiers.nvme.environment import (
     MAX_READERS,
     audit,
     is_ours,
+    strange,
 )
 from tiercache.tiers.nvme.namespace import INDEX, owner
 from tiercache.tiers.nvme.pages import PAGE_SLOTS, Entry, is_intact, page_key, unpack
@@ -171,8 +172,10 @@ def _audit_pinned(environment: lmdb.Environment, data: Path) -> str | None:
 
 def _connect(index: Path) -> lmdb.Environment:
     data, lock = index / DATA, index / LOCK
-    if data.is_symlink() or not data.is_file():
+    if not data.is_file():
         raise DamageError(f"the index {index} is missing: no {DATA}")
+    if what := strange(index):
+        raise DamageError(f"the index {index} is damaged: {what}")
     if not lock.exists() and _is_written(index.parent):
         raise DamageError(f"the index {index} has no {LOCK}, and its server writes: restart that")
     return lmdb.open(

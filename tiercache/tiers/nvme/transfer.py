@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 from typing import IO, Any, Final
 
 from tiercache.errors import DamageError, FormatError, TierCacheError
 from tiercache.tiers.nvme.audit import Progress, RecordReader, Verifier
 from tiercache.tiers.nvme.namespace import FORMAT, namespace
-from tiercache.tiers.nvme.offline import OfflineNamespace, StoredEntry
+from tiercache.tiers.nvme.offline import OfflineNamespace, StoredEntry, is_group
 from tiercache.tiers.nvme.pages import HASH_BYTES, Entry, Location
 from tiercache.tiers.nvme.reclaim import all_slots, read_entries
 from tiercache.tiers.nvme.segments import Segments
@@ -154,14 +154,8 @@ def _check_header(header: Mapping[str, Any]) -> None:
         raise FormatError(f"the export cannot be read: {text}")
     fingerprint = header.get("fingerprint")
     sizes = fingerprint.get("record_bytes") if isinstance(fingerprint, dict) else None
-    if not isinstance(sizes, dict) or not all(map(_is_group, sizes.items())):
+    if not isinstance(sizes, dict) or not all(starmap(is_group, sizes.items())):
         raise FormatError("the export has no fingerprint that says what its records are")
-
-
-def _is_group(item: tuple[str, object]) -> bool:
-    group, size = item
-    is_number = group.isascii() and group.isdecimal() and len(group) < 6
-    return is_number and isinstance(size, int) and 0 < size < 1 << 40
 
 
 def _entry(row: Mapping[str, Any], number: int, sizes: Mapping[int, int]) -> StoredEntry:

@@ -62,7 +62,8 @@ def _has_files(name: str) -> bool:
 def group_of(name: str) -> int | None:
     """The group whose directory is called ``name``."""
     digits = name.removeprefix("g")
-    return int(digits) if name == f"g{digits}" and digits.isdecimal() else None
+    is_number = digits.isascii() and digits.isdecimal()
+    return int(digits) if is_number and name == f"g{int(digits)}" else None
 
 
 def segment_sizes(seen: Iterable[Seen]) -> dict[int, dict[int, int]]:

@@ -8,7 +8,6 @@ space of slots back. What is to be changed is decided by whoever calls.
 import ctypes
 import errno
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Final
 import lmdb
 
 from tiercache.errors import ConfigError, DamageError, PoolBusyError, TierCacheError
-from tiercache.tiers.nvme.environment import DATA, audit, compact, connect
+from tiercache.tiers.nvme.environment import DATA, audit, clear_copy, compact, connect, strange
 from tiercache.tiers.nvme.namespace import INDEX, LOCK, Namespace, owner
 from tiercache.tiers.nvme.pages import Entry, Location, edit, is_intact, to_edits
 
@@ -97,7 +96,7 @@ class IndexWriter:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / INDEX
-        if damage := audit(self._data):
+        if damage := strange(self._directory) or audit(self._data):
             raise DamageError(f"the index {self._directory} is damaged: {damage}")
         size = self._data.stat().st_size if self._data.exists() else 0
         self._environment = connect(self._directory, 4 * size + _SPARE_BYTES, durable=True)
@@ -131,7 +130,7 @@ class IndexWriter:
     def compact(self) -> int:
         """Put a copy without free pages in the place of the file, and close. Bytes that went."""
         before = self._data.stat().st_size
-        shutil.rmtree(self._directory / "compact", ignore_errors=True)
+        clear_copy(self._directory)
         compact(self._environment, self._directory)
         sync(self._directory)
         return before - self._data.stat().st_size
