@@ -21,7 +21,7 @@ from tiercache.cli.table import size
 from tiercache.errors import ConfigError, TierCacheError
 
 if TYPE_CHECKING:
-    from tiercache.tiers.nvme.offline import OfflineNamespace
+    from tiercache.tiers.nvme.offline import OfflineNamespace, StoredEntry
 
 #: How often progress is shown.
 INTERVAL_S: Final = 0.2
@@ -80,6 +80,18 @@ def opened_one(pool: Path, namespace: str | None) -> "Iterator[OfflineNamespace]
 
     with open_readonly(pool) as found:
         yield found.only(namespace)
+
+
+def free_entries(one: "OfflineNamespace") -> "list[StoredEntry]":
+    """All entries of a namespace that nobody uses, which is closed then. Raises PoolBusyError."""
+    from tiercache.tiers.nvme.reclaim import read_entries
+    from tiercache.tiers.nvme.writing import check_free
+
+    check_free(one.directory)
+    try:
+        return read_entries(one)
+    finally:
+        one.close()
 
 
 def agree(question: str, *, yes: bool) -> None:

@@ -12,6 +12,7 @@ from tiercache.cli.caring import (
     Progress,
     agree,
     attempting,
+    free_entries,
     json_option,
     namespace_option,
     opened,
@@ -75,7 +76,7 @@ def drop(
     if everything == bool(keys):
         raise click.UsageError("give either keys or --all")
     with opened(pool, namespace) as namespaces:
-        chosen = [(one, _chosen(one)) for one in namespaces]
+        chosen = [(one, free_entries(one)) for one in namespaces]
         if keys:
             chosen = _matching(chosen, keys)
         rows = [_row(one, entry) for one, entries in chosen for entry in entries]
@@ -94,17 +95,6 @@ def drop(
         output.document({**document, "overwritten_bytes": done, "data": rows})
     elif not dry_run:
         output.text(f"dropped {count(len(rows))} entries, overwrote {sized(done)}")
-
-
-def _chosen(one: "OfflineNamespace") -> "list[StoredEntry]":
-    from tiercache.tiers.nvme.reclaim import read_entries
-    from tiercache.tiers.nvme.writing import check_free
-
-    check_free(one.directory)
-    try:
-        return read_entries(one)
-    finally:
-        one.close()
 
 
 def _matching(

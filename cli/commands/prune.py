@@ -15,6 +15,7 @@ from tiercache.cli.caring import (
     Share,
     agree,
     attempting,
+    free_entries,
     json_option,
     namespace_option,
     opened,
@@ -125,17 +126,6 @@ def _age(one: "OfflineNamespace") -> float:
     return one.opened_at or 0.0
 
 
-def _entries(one: "OfflineNamespace") -> "list[StoredEntry]":
-    from tiercache.tiers.nvme.reclaim import read_entries
-    from tiercache.tiers.nvme.writing import check_free
-
-    check_free(one.directory)
-    try:
-        return read_entries(one)
-    finally:
-        one.close()
-
-
 def _row(
     one: "OfflineNamespace", gone: "Sequence[StoredEntry]", reclaimable: int, *, whole: bool = False
 ) -> dict[str, Any]:
@@ -156,7 +146,7 @@ def _row(
 def _beyond(one: "OfflineNamespace", keep: float) -> dict[str, Any]:
     from tiercache.tiers.nvme.reclaim import beyond_share, steps
 
-    entries = _entries(one)
+    entries = free_entries(one)
     reclaimable = sum(step.nbytes for step in steps(one, entries))
     return _row(one, beyond_share(entries, keep), reclaimable)
 
@@ -170,7 +160,7 @@ def _until_free(
     wanted -= _free(pool)
     if wanted <= 0:
         return []
-    found = [(one, _entries(one)) for one in sorted(namespaces, key=_age)]
+    found = [(one, free_entries(one)) for one in sorted(namespaces, key=_age)]
     reclaimable = [sum(step.nbytes for step in steps(one, entries)) for one, entries in found]
     wanted -= sum(reclaimable)
     rows = []
