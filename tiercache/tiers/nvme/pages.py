@@ -148,19 +148,21 @@ def decode(numbers: Sequence[int], entries: bytes, slots: int, suffix: bytes = b
     import numpy as np
 
     table = np.frombuffer(entries, np.uint8).reshape(-1, _ENTRY.size)
-    used = _counting(table, np.frombuffer(entries, "<u8")[_STAMP :: _ENTRY.size // 8])
+    words = np.frombuffer(entries, "<u8").reshape(-1, _ENTRY.size // 8)
+    used = _counting(table, words[:, _STAMP])
     if not len(used):
         return Decoded(Loaded({}, []), [], 0)
-    checksums, stamps = np.frombuffer(entries, "<u8").reshape(-1, _ENTRY.size // 8)[used, -2:].T
+    checksums, stamps = words[used, -2:].T
     order = np.argsort(stamps)
     rows, checksums = used[order], checksums[order]
     pages, places = np.divmod(rows, PAGE_SLOTS)
-    found = (np.array(numbers, np.int64)[pages] * PAGE_SLOTS + places).tolist()
+    numbered = np.array(numbers, np.int64)[pages] * PAGE_SLOTS + places
+    found, beyond = numbered.tolist(), bool(numbered.max() >= slots)
     names: list[bytes] = []
     for start in range(0, len(rows), CHUNK_ROWS):
         names += _names(table[rows[start : start + CHUNK_ROWS]], suffix)
     loaded, stale = Loaded(dict(zip(names, found, strict=True)), checksums), []
-    if len(loaded.slot_of) < len(found) or max(found) >= slots:
+    if len(loaded.slot_of) < len(found) or beyond:
         youngest = dict(zip(names, range(len(found)), strict=True)).values()
         kept = sorted(row for row in youngest if found[row] < slots)
         loaded = Loaded({names[row]: found[row] for row in kept}, checksums[kept])
