@@ -141,6 +141,16 @@ def test_a_pinned_key_is_appraised_and_comes_back_where_it_belongs(cost: Cost) -
     assert order(cost) == "abc"
 
 
+def test_what_is_worth_nothing_goes_by_age_whenever_it_was_queued() -> None:
+    cost = Cost(CAPACITY)
+    cost.insert([A])
+    cost.tell(1)
+    cost.insert([B])
+    cost.pin([A], hit=False)
+    cost.unpin([A])
+    assert order(cost) == "ab"
+
+
 @pytest.mark.parametrize(("hit", "expected"), [(True, "bca"), (False, "bac")])
 def test_only_a_load_is_a_use(cost: Cost, hit: bool, expected: str) -> None:
     cost.pin([A], hit=hit)
@@ -197,7 +207,7 @@ class Model(RuleBasedStateMachine):
 
     def expected(self) -> list[Key]:
         live = [k for k in self.used if k not in self.demoted]
-        live.sort(key=lambda k: (self.value(k), self.turn[k]))
+        live.sort(key=lambda k: (self.value(k), self.used[k], self.turn[k]))
         return [k for k in [*self.demoted, *live] if k not in self.pinned]
 
     def forget(self, one: Key) -> None:

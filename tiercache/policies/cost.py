@@ -192,10 +192,10 @@ class Cost(Policy):
                 heappush(ahead, self._at(worth, following, now))
         return found
 
-    def _at(self, worth: float, index: int, now: float) -> tuple[float, int, float, int]:
-        """Value and turn of a place, and where it is."""
+    def _at(self, worth: float, index: int, now: float) -> tuple[float, Place, float, int]:
+        """Value of a place, and where it is; of equal values, the place decides."""
         place = self._queues[worth][index]
-        return worth / (now - place.since + FRESH_S), place.turn, worth, index
+        return worth / (now - place.since + FRESH_S), place, worth, index
 
     def evict(self, n: int, protected: Collection[Key] = ()) -> Evicted | None:
         victims = self.peek(n, protected)
