@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.core_helpers import full, key
 from tiercache.blocks import Key
@@ -313,61 +313,86 @@ def test_validate_finds_damage(pool: SlotPool, damage: Callable[[SlotPool], None
 
 
 class Slots(RuleBasedStateMachine):
-    """Random calls: no slot is lost or held twice, and no key that is held is evicted."""
+    """Random calls against dicts: no slot is lost or held twice, no key that is held is evicted."""
 
     some = st.lists(st.sampled_from(list(map(key, "abcdefg"))), max_size=5, unique=True)
+    slots = st.sets(st.integers(0, CAPACITY - 1), max_size=2)
 
     @initialize(policy=st.sampled_from(sorted(POLICIES)))
     def begin(self, policy: str) -> None:
         self.pool = make_pool(policy)
+        self.ready: dict[Key, int] = {}
+        self.storing: dict[Key, int] = {}
+        self.foreign: set[int] = set()
         self.pins: Counter[Key] = Counter()
+
+    def free(self) -> set[int]:
+        taken = {*self.ready.values(), *self.storing.values(), *self.foreign}
+        return set(range(CAPACITY)) - taken
 
     @rule(some=some, protected=st.sets(st.sampled_from([A, B, C])))
     def reserve(self, some: list[Key], protected: set[Key]) -> None:
         missing = self.pool.missing(some)
-        if not self.pool.fits(len(missing), protected):
+        assert missing == [k for k in some if k not in self.ready and k not in self.storing]
+        free, evictable = self.free(), self.ready.keys() - protected - (+self.pins).keys()
+        fits = len(missing) <= len(free) + len(evictable)
+        assert self.pool.fits(len(missing), protected) == fits
+        if not fits:
             return
-        held = self.pool.storing.keys() | protected | (+self.pins).keys()
         slots, evicted = self.pool.reserve(missing, protected)
-        assert len(slots) == len(missing)
-        assert not held & set(evicted.keys)
+        assert len(evicted.keys) == max(0, len(missing) - len(free))
+        assert set(evicted.keys) <= evictable
+        free |= {self.ready.pop(k) for k in evicted.keys}
+        assert set(slots) <= free
+        self.storing.update(zip(missing, slots, strict=True))
 
     @rule(some=some, as_set=st.booleans())
     def commit(self, some: list[Key], as_set: bool) -> None:
-        storing = self.pool.storing.keys() & set(some)
-        assert set(self.pool.commit(set(some) if as_set else some)) == storing
+        stored = {k: self.storing.pop(k) for k in some if k in self.storing}
+        assert set(self.pool.commit(set(some) if as_set else some)) == stored.keys()
+        self.ready |= stored
 
     @rule(some=some)
     def fail(self, some: list[Key]) -> None:
-        storing = self.pool.storing.keys() & set(some)
-        assert set(self.pool.fail(some)) == storing
+        failed = {k: self.storing.pop(k) for k in some if k in self.storing}
+        assert set(self.pool.fail(some)) == failed.keys()
 
-    @precondition(lambda self: self.pool.ready)
-    @rule(data=st.data(), hit=st.booleans())
-    def pin(self, data: st.DataObject, hit: bool) -> None:
-        some = data.draw(st.lists(st.sampled_from(sorted(self.pool.ready)), unique=True))
-        assert self.pool.locate(some) == [self.pool.ready[k] for k in some]
-        self.pool.pin(some, hit=hit)
-        self.pins.update(some)
+    @rule(some=some, hit=st.booleans())
+    def pin(self, some: list[Key], hit: bool) -> None:
+        known = [k for k in some if k in self.ready]
+        assert self.pool.locate(known) == [self.ready[k] for k in known]
+        self.pool.pin(known, hit=hit)
+        self.pins.update(known)
 
-    @rule(some=some, as_set=st.booleans())
-    def unpin(self, some: list[Key], as_set: bool) -> None:
-        self.pool.unpin(set(some) if as_set else some)
+    @rule(some=some, as_set=st.booleans(), hit=st.booleans())
+    def unpin(self, some: list[Key], as_set: bool, hit: bool) -> None:
+        self.pool.unpin(set(some) if as_set else some, hit=hit)
         self.pins.subtract(k for k in some if self.pins[k])
 
     @rule(some=some)
     def demote(self, some: list[Key]) -> None:
         self.pool.policy.demote(some)
 
-    @rule()
-    def clear(self) -> None:
-        self.pool.clear()
-        self.pins.clear()
+    @rule(foreign=slots, dice=st.integers(1, 4))
+    def clear(self, foreign: set[int], dice: int) -> None:
+        if dice == 1:
+            self.pool.clear(foreign)
+            self.foreign |= foreign
+            for table in (self.ready, self.storing, self.pins):
+                table.clear()
+
+    @rule(slots=slots)
+    def give_back(self, slots: set[int]) -> None:
+        self.pool.give_back(slots)
+        self.foreign -= slots
 
     @invariant()
-    def is_valid(self) -> None:
+    def is_what_the_model_says(self) -> None:
         self.pool.validate()
+        assert (self.pool.ready, self.pool.storing) == (self.ready, self.storing)
+        assert self.pool.free == len(self.free())
         assert self.pool.pins == self.pins.total()
+        assert set(self.pool.policy.pinned) == (+self.pins).keys()
 
 
 TestSlots = Slots.TestCase

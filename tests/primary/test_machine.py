@@ -2,7 +2,7 @@
 """Random requests on random prefixes, as vLLM plays them: every invariant after every step."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import settings
@@ -49,6 +49,8 @@ class Conversations(RuleBasedStateMachine):
         self.stores: list[list[Key]] = []
         self.loads: list[list[Key]] = []
         self.cut: set[Checkpoint] = set()
+        self.present: set[Key] = set()
+        """What was committed and is not evicted."""
 
     @initialize(
         policy=st.sampled_from(sorted(POLICIES)),
@@ -87,7 +89,13 @@ class Conversations(RuleBasedStateMachine):
             assert self.tier.counts() == before
         else:
             assert not {*wanted, *busy} & set(reservation.evicted)
+            assert set(reservation.keys) == set(wanted) - self.present - self.storing()
             self.stores.append(reservation.keys)
+            assert set(reservation.evicted) <= self.present
+            self.present.difference_update(reservation.evicted)
+
+    def storing(self) -> set[Key]:
+        return {k for batch in self.stores for k in batch}
 
     @precondition(lambda self: self.stores)
     @rule(data=data, failed=st.sampled_from([0, 0, 0, 1, 2, 9]))
@@ -95,6 +103,7 @@ class Conversations(RuleBasedStateMachine):
         batch = self.stores.pop(data.draw(st.integers(0, len(self.stores) - 1)))
         self.tier.fail(set(batch[:failed]))
         self.tier.commit(set(batch[failed:]))
+        self.present.update(batch[failed:])
 
     @precondition(lambda self: self.running)
     @rule(data=data, on_device=st.integers(0, 3))
@@ -104,9 +113,20 @@ class Conversations(RuleBasedStateMachine):
         on_device = min(on_device, len(hashes))
         plan = self.tier.plan(request, start=on_device * BLOCK, limit=len(hashes) * BLOCK)
         blocks = plan.boundary // BLOCK
+        if not self.storing() & set(keys(hashes, FULL, *STATES)):
+            assert blocks == self.restorable(hashes, on_device)
         if plan.restored and not plan.pending:
             self.loads.append([*keys(hashes[on_device:blocks], FULL), *checkpoint(hashes, blocks)])
             self.tier.pin(request, self.loads[-1])
+
+    def restorable(self, hashes: Sequence[BlockHash], start: int) -> int:
+        """After how many blocks all states are there, and the attention blocks before them."""
+        for blocks in range(len(hashes), start, -1):
+            if self.present.issuperset(
+                [*keys(hashes[start:blocks], FULL), *checkpoint(hashes, blocks)]
+            ):
+                return blocks
+        return start
 
     @precondition(lambda self: self.loads)
     @rule(data=data)
@@ -124,6 +144,7 @@ class Conversations(RuleBasedStateMachine):
         if dice == 6:
             self.tier.reset()
             self.stores, self.loads = [], []
+            self.present.clear()
 
     def whole(self) -> list[Checkpoint]:
         """Checkpoints that were never cut off from the attention blocks that they end with."""
@@ -137,6 +158,12 @@ class Conversations(RuleBasedStateMachine):
     @invariant()
     def is_valid(self) -> None:
         self.tier.validate()
+
+    @invariant()
+    def what_is_there_is_what_was_committed(self) -> None:
+        pools = self.tier.pools.values()
+        assert {k for pool in pools for k in pool.ready} == self.present
+        assert {k for pool in pools for k in pool.storing} == self.storing()
 
     @invariant()
     def pins_are_those_of_the_loads_in_flight(self) -> None:

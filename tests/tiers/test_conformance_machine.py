@@ -6,6 +6,7 @@ from itertools import count
 from string import ascii_lowercase
 from typing import NamedTuple
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -15,6 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests import long_runs
 from tests.core_helpers import full, key, state
 from tests.tier_helpers import Slots, wait
 from tests.tiers.conftest import MakeTier
@@ -151,9 +153,22 @@ class AnyTier(RuleBasedStateMachine):
         self.tier.close()
 
 
-def test_nothing_wrong_is_ever_loaded(make_tier: MakeTier) -> None:
+@pytest.fixture
+def machine(make_tier: MakeTier) -> type[RuleBasedStateMachine]:
     class OneTier(AnyTier):
         def __init__(self) -> None:
             super().__init__(make_tier)
 
-    run_state_machine_as_test(OneTier, settings=settings(max_examples=40, stateful_step_count=40))
+    return OneTier
+
+
+def test_nothing_wrong_is_ever_loaded(machine: type[RuleBasedStateMachine]) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=40))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(long_runs.SECONDS + long_runs.SHRINKING_S)
+def test_nothing_breaks_in_a_long_run(
+    machine: type[RuleBasedStateMachine], request: pytest.FixtureRequest
+) -> None:
+    long_runs.play(machine, long_runs.chosen_seed(request))
