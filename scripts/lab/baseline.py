@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's own CPU offload manager, under a worker that copies with torch.
+"""vLLM's own managers, of host memory alone and with tiers, under a worker that copies with torch.
 
 vLLM refuses offloading on the CPU platform only where the worker is made. Everything that decides
 (slots, LRU order, sizes) is vLLM's; the worker keeps vLLM's layout of one row per chunk, so that a
@@ -19,7 +19,9 @@ from vllm.v1.kv_offload.base import (
     TransferResult,
 )
 from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
+from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
+from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 
 class TorchCPUOffloadingSpec(CPUOffloadingSpec):
@@ -28,6 +30,21 @@ class TorchCPUOffloadingSpec(CPUOffloadingSpec):
     @override
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         return TorchWorker(kv_caches, self.num_chunks, self.blocks_per_chunk)
+
+
+class TorchTieringSpec(TieringOffloadingSpec):
+    """`TieringOffloadingSpec` that runs without a GPU, with chunks of one block."""
+
+    @override
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        region = SharedOffloadRegion(
+            engine_id=self.config.engine_id,
+            num_chunks=self.num_chunks,
+            rank=self.config.parallel.rank,
+            kv_bytes_per_chunk=self.kv_bytes_per_chunk,
+            cpu_page_size=self.cpu_page_size_per_worker,
+        )
+        return RegionWorker(kv_caches, region)
 
 
 class TorchWorker(OffloadingWorker):
@@ -108,3 +125,17 @@ class TorchWorker(OffloadingWorker):
                 chunk = host.chunk_ids[first_chunk + position // factor]
                 yield group, next(blocks), int(chunk) * factor + position % factor
             first_chunk += -(-(skipped + size) // factor) if size else 0
+
+
+class RegionWorker(TorchWorker):
+    """Copies to and from memory that it shares with the scheduler's side."""
+
+    def __init__(self, kv_caches: CanonicalKVCaches, region: SharedOffloadRegion) -> None:
+        super().__init__(kv_caches, chunks=0, blocks_per_chunk=1)
+        self._region = region
+        self._host = [region.create_next_worker_view(t.shape[1]) for t in self._device]
+
+    @override
+    def shutdown(self) -> None:
+        self._host.clear()
+        self._region.cleanup()

@@ -34,7 +34,7 @@ def fingerprint(
         "device": f"{current_platform.device_type} {current_platform.get_device_name()}",
         "model": str(model.model),
         "revision": model.revision,
-        "weights": _weights(Path(model.model)),
+        "weights": weights(Path(model.model)),
         "model_config": _digest(model.hf_config.to_dict()),
         "quantization": model.quantization,
         "dtype": str(model.dtype),
@@ -75,10 +75,10 @@ def _draft_model(vllm_config: VllmConfig) -> list[str] | None:
     if speculative is None:
         return None
     model = str(speculative.model)
-    return [str(speculative.method), model, str(_weights(Path(model)))]
+    return [str(speculative.method), model, str(weights(Path(model)))]
 
 
-def _weights(directory: Path) -> str | None:
+def weights(directory: Path) -> str | None:
     """Of a local model, names, sizes and times of its weights: it may be trained further."""
     return _digest(list(_stats(directory))) if directory.is_dir() else None
 
