@@ -2,10 +2,12 @@
 """What the tests of the Mooncake tier share: a real master, clients, servers in small."""
 
 import mmap
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -17,22 +19,32 @@ from tests.tier_helpers import PATIENCE_S, Slots, wait
 from tiercache.blocks import GroupSpec, Key
 from tiercache.tierconfig import MooncakeConfig
 from tiercache.tiers.base import Batch
-from tiercache.tiers.mooncake.client import Client
+from tiercache.tiers.mooncake.client import POOL, Client
 from tiercache.tiers.mooncake.tier import MooncakeTier
 
 ABSENT = "the extra tiercache-kv[mooncake] is not installed"
 MIB = 1 << 20
 GROUPS = (full(0), state(5))
 SLOTS = 16
+WORKERS = 2
 #: Long enough for a busy machine; what is tested does not depend on it.
 LOOKUP_S = 20.0
+
+
+def skip_without_package() -> None:
+    """Skip the test, with the reason, where the package or a library that it needs is missing."""
+    if program() is None:
+        pytest.skip(ABSENT)
+    try:
+        import_module("mooncake.store")
+    except ImportError as error:
+        pytest.skip(f"{ABSENT}, or not what it needs: {error}")
 
 
 @contextmanager
 def master() -> Iterator[Master]:
     """A real master, killed at the end; skips the test where there is none."""
-    if program() is None:
-        pytest.skip(ABSENT)
+    skip_without_package()
     with store.master() as running:
         yield running
 
@@ -48,6 +60,7 @@ def raw_store(address: str) -> Any:
     """A connection of its own to the store."""
     from mooncake.store import MooncakeDistributedStore
 
+    os.environ.setdefault(POOL, "1")
     made = MooncakeDistributedStore()
     assert made.setup(LOCAL, "P2PHANDSHAKE", 0, 0, "tcp", "", address) == 0
     return made
@@ -93,7 +106,7 @@ class Server:
         name: str = "",
         **arguments: Any,
     ) -> None:
-        self.slots = Slots(groups, {group.group_id: SLOTS for group in groups}, workers=2)
+        self.slots = Slots(groups, {group.group_id: SLOTS for group in groups}, workers=WORKERS)
         self.tier = MooncakeTier(
             "mooncake0",
             self.slots.memory,

@@ -13,7 +13,7 @@ from itertools import filterfalse
 from math import inf
 from typing import NamedTuple
 
-from tiercache.blocks import GroupKind, Key
+from tiercache.blocks import GroupKind, Key, key_hash
 from tiercache.events import Event, EventKind
 from tiercache.jobs import STEP_KEYS, Jobs
 from tiercache.primary import PrimaryTier
@@ -173,10 +173,18 @@ class Spiller:
         slots = self._primary.hold(keys)
         self._reading[tier, pool.spec.group_id] += len(keys)
         then = partial(self._spilled, self._era, tier, pool, keys)
-        taken = self._jobs.store(tier, pool.spec.group_id, keys, slots, then)
+        forks = self._forks(pool, keys)
+        taken = self._jobs.store(tier, pool.spec.group_id, keys, slots, then, forks=forks)
         if not taken:
             self._release(tier, pool, keys)
         return taken
+
+    def _forks(self, pool: SlotPool, keys: list[Key]) -> list[Key]:
+        """The states from which several conversations are known to go on."""
+        if pool.spec.kind is not GroupKind.STATE:
+            return []
+        nodes = ((key, self._primary.tree.get(key_hash(key))) for key in keys)
+        return [key for key, node in nodes if node is not None and node.is_fork]
 
     def _batches(self, tier: SecondaryTier, pool: SlotPool, keys: list[Key]) -> Iterator[list[Key]]:
         size = max(1, BATCH_BYTES // tier.memory.record_bytes[pool.spec.group_id])

@@ -92,8 +92,8 @@ class MooncakeConfig:
     """Copies of a block that the store keeps."""
     spill: Spill = "on_store"
     """Send every block once it is stored, or only when host memory evicts it."""
-    queue_depth: int = 4
-    """Copies to and from the store at once."""
+    queue_depth: int = 2
+    """Copies to and from the store at once; each keeps a core busy while it waits."""
     lookup_timeout_s: float = 0.05
     """Seconds that a request waits for the store to say what it has; then the tier rests."""
     timeout_s: float = 10.0

@@ -67,7 +67,7 @@ def _has_no_spare(snapshot: Snapshot, name: str) -> bool:
 
 
 def _stranded(latest: Snapshot) -> Iterator[Advice]:
-    found = reasons.stranded(latest)
+    found = reasons.stranded(latest.sequences)
     if not found:
         return
     tokens = text.tokens(sum(sequence.stranded for sequence in found))

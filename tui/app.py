@@ -5,6 +5,7 @@ Covers its options and the ways of running: on a terminal, or as text or JSON. W
 needs is imported when it runs, so that ``--once`` does not load a terminal toolkit.
 """
 
+import gc
 import locale
 import os
 import shlex
@@ -29,6 +30,8 @@ PROGRAM = "tiercache-top"
 DISTRIBUTION = "tiercache-kv"
 #: Flags that are given each time.
 FLAGS = "TIERCACHE_TOP"
+#: Objects that are made between two looks for garbage; a picture makes and drops thousands.
+GARBAGE = 50_000
 
 EXAMPLES = """\b
 Examples:
@@ -185,6 +188,9 @@ def _watch(source: "Source", settings: Settings) -> ExitCode:
     from tiercache.tui.monitor import Monitor
 
     glyphs = _glyphs(settings)
+    # The toolkit stays as long as the program: no look for garbage need go through it.
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
     with terminal.restored(PROGRAM):
         monitor = Monitor(source, settings.interval, glyphs, ui=settings.ui, theme=settings.theme)
         # Without the mouse the terminal itself can select and copy text.

@@ -78,9 +78,10 @@ class Monitor(App[None]):
         self._held: Frame | None = None
         self._baseline: Snapshot | None = None
         self._drawn = 0.0
+        self._lines = Lines()
 
     def compose(self) -> ComposeResult:
-        yield Lines()
+        yield self._lines
 
     def on_mount(self) -> None:
         for reason_to_leave in (signal.SIGTERM, signal.SIGHUP):
@@ -136,7 +137,7 @@ class Monitor(App[None]):
     def draw(self) -> None:
         self._drawn = self._clock()
         width, height = self.size
-        self.query_one(Lines).show(view.screen(self.frame(), width, height))
+        self._lines.show(view.screen(self.frame(), width, height))
 
     def _tick(self) -> None:
         """Draw, unless a report has just done so."""

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is said in words about the numbers: how fresh they are, and what is missing, and why."""
 
+from collections.abc import Sequence
+from functools import lru_cache
 from textwrap import wrap
 
 from rich.text import Text
@@ -153,7 +155,8 @@ def paragraphs(frame: Frame, width: int, *parts: str) -> list[Text]:
     return [Text(f" {line}") for part in shown for line in wrapped(part, width - 2)]
 
 
-def wrapped(paragraph: str, width: int) -> list[str]:
+@lru_cache
+def wrapped(paragraph: str, width: int) -> Sequence[str]:
     """The lines of a paragraph; those that follow keep the indent of the first."""
     indent = " " * (len(paragraph) - len(paragraph.lstrip()))
     width = max(width, len(indent) + 1)

@@ -17,6 +17,7 @@ from tiercache.stats.model import (
     Victim,
 )
 from tiercache.tui import text
+from tiercache.tui.remembering import remembering
 
 #: What gives a group of checkpoints more room.
 CURE = "raise mamba_state_slots_reference_tokens or enable demotion"
@@ -32,9 +33,10 @@ def is_halved(sequence: Sequence) -> bool:
     return 2 * sequence.restorable < sequence.cached
 
 
-def stranded(snapshot: Snapshot) -> list[Sequence]:
+@remembering
+def stranded(sequences: Rows[Sequence]) -> Rows[Sequence]:
     """The conversations that cannot be restored, the largest loss first."""
-    empty = [sequence for sequence in snapshot.sequences if sequence.restorable <= 0]
+    empty = [sequence for sequence in sequences if sequence.restorable <= 0]
     found = [sequence for sequence in empty if sequence.is_stranded]
     return sorted(found, key=lambda sequence: -sequence.stranded)
 

@@ -105,7 +105,7 @@ def _unit(source: Source, frame: Frame) -> tuple[Callable[[float | None], str], 
 def _missed(source: Source, frame: Frame, room: int) -> Text:
     """What nobody had, and, where there is room, what is here in vain."""
     words = Text(f"  {text.tokens(source.tokens)} tok computed anew")
-    lost = [] if frame.latest is None else reasons.stranded(frame.latest)
+    lost = [] if frame.latest is None else reasons.stranded(frame.latest.sequences)
     if lost:
         tokens = text.tokens(sum(sequence.stranded for sequence in lost))
         vain = f"stranded: {len(lost)} seq, {tokens} tok !"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from rich.cells import cell_len
-from rich.text import Text
+from rich.text import Span, Text
 
 from tiercache.tui import text
 from tiercache.tui.frame import Frame
@@ -100,11 +100,14 @@ def _sorts(column: Column[Row], frame: Frame) -> bool:
 def row_line(
     row: Row, fitted: Sequence[Fitted[Row]], frame: Frame, *, selected: bool = False
 ) -> Text:
-    line = Text(">" if selected else " ", style="" if frame.is_live else DIM)
+    words, spans = ">" if selected else " ", []
     for column, width in fitted:
+        at = len(words)
         value = text.clean(column.cell(row), frame.glyphs)
-        style = column.style(row) if column.style is not None else ""
-        line.append(_aligned(column, value, width, frame.glyphs), style or None)
+        words += _aligned(column, value, width, frame.glyphs)
+        if column.style is not None and (style := column.style(row)):
+            spans.append(Span(at, len(words), style))
+    line = Text(words, "" if frame.is_live else DIM, spans=spans)
     if selected:
         line.stylize(CURSOR)
     return line

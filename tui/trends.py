@@ -29,8 +29,11 @@ def rate(history: Sequence[Snapshot], counter: Counter) -> float | None:
     """Growth per second over the last ten seconds; None without two readings."""
     if not history:
         return None
-    last = history[-1]
-    start = next(s for s in history if last.taken - s.taken <= RATE_WINDOW_S)
+    start = last = history[-1]
+    for snapshot in reversed(history):
+        if last.taken - snapshot.taken > RATE_WINDOW_S:
+            break
+        start = snapshot
     return _speed(start, last, counter)
 
 

@@ -7,6 +7,7 @@ line is ever wider than asked for, and every screen is exactly as high.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Protocol
 
 from rich.cells import cell_len
@@ -197,7 +198,7 @@ def _bottom(frame: Frame, width: int) -> Text:
         return line.append("  Enter keep  Esc clear  ^U empty", DIM)
     if ui.message:
         return Text(f" {text.clean(ui.message, frame.glyphs)}", WARN)
-    return _key_bar(frame, width)
+    return _key_bar(ui.view, width)
 
 
 #: In the order in which they are left out, the last ones first.
@@ -218,12 +219,13 @@ BAR = (
 )
 
 
-def _key_bar(frame: Frame, width: int) -> Text:
+@lru_cache
+def _key_bar(view: View, width: int) -> Text:
     by_action = {key.action: key for key in KEYS}
     bar = Text(" ")
-    for action in _bar(frame):
+    for action in _bar(view):
         key = by_action[action]
-        current = action.value == frame.ui.view.value
+        current = action.value == view.value
         between = " " if key.shown[-1].isalpha() else ""
         entry = Text(key.shown, "bold reverse" if current else "bold")
         entry.append(f"{between}{key.word}")
@@ -233,10 +235,10 @@ def _key_bar(frame: Frame, width: int) -> Text:
     return bar
 
 
-def _bar(frame: Frame) -> list[Action]:
+def _bar(view: View) -> list[Action]:
     """The keys that matter here: those of the view before the general ones."""
     special = {View.EVICTION: [Action.NEXT_GROUP], View.EVENTS: [Action.FOLLOW]}
-    mine = special.get(frame.ui.view, [])
+    mine = special.get(view, [])
     views = len(View)
     rest = [action for action in BAR[views:] if action not in mine]
     return [*BAR[:views], *mine, *rest]

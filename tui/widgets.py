@@ -17,15 +17,23 @@ class Lines(Widget):
 
     def __init__(self) -> None:
         super().__init__()
+        self._lines: Sequence[Text] = ()
         self._strips: list[Strip] = []
 
     def show(self, lines: Sequence[Text]) -> None:
+        """Draw ``lines``, whose styles are all in their spans: by these they are compared."""
         console = self.app.console
-        strips = [Strip(line.render(console), line.cell_len) for line in lines]
-        shown, self._strips = self._strips, strips
-        for y, (old, new) in enumerate(zip_longest(shown, strips)):
-            if old != new:
-                self.refresh(Region(0, y, self.size.width, 1))
+        before, self._lines = self._lines, lines
+        changed = []
+        for y, (old, new) in enumerate(zip_longest(before, lines)):
+            if old == new:
+                continue
+            changed.append(Region(0, y, self.size.width, 1))
+            if new is not None:
+                self._strips[y : y + 1] = [Strip(new.render(console), new.cell_len)]
+        del self._strips[len(lines) :]
+        if changed:  # to refresh nothing would mean everything
+            self.refresh(*changed)
 
     def render_line(self, y: int) -> Strip:
         return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two servers share what they compute through a Mooncake store; its master may come and go."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lab import transfers
+from lab import demo, transfers
 from lab.conversation import random_tokens
 from lab.recipes import QWEN3_NEXT
 from lab.server import Server, server
@@ -65,3 +66,15 @@ def assert_serves(running: Server, name: str) -> None:
     again = running.complete(prompt)
     assert (cached(computed), cached(again)) == (0, BOUNDARY)
     assert again["choices"][0]["token_ids"] == computed["choices"][0]["token_ids"]
+
+
+@pytest.mark.timeout(400)  # two servers start, each in up to a minute
+def test_the_demo_of_a_shared_store(capfd: pytest.CaptureFixture[str]) -> None:
+    mooncake_helpers.skip_without_package()
+    assert demo.main(["--shared", "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document["schema"] == "tiercache.demo.shared/1"
+    answers = document["answers"]
+    assert [answer["server"] for answer in answers] == ["computes", "restores"]
+    assert [answer["restored_tokens"] for answer in answers] == [0, BOUNDARY]
+    assert all(answer["tokens_equal"] and answer["seconds"] > 0 for answer in answers)

@@ -11,6 +11,8 @@ from lab import transfers
 from lab.conversation import random_tokens
 from lab.engine import engine as start
 from lab.recipes import QWEN3_NEXT
+from lab.store import machine
+from tests import mooncake_helpers
 from tests.e2e.conftest import removing
 
 # Every worker needs a key head.
@@ -55,5 +57,22 @@ def test_the_disk_has_the_blocks_of_both_workers(tmp_path: Path) -> None:
         restored = engine.ask(prompt)
         engine.rest()
         engine.manager.cache.validate()
+    assert (cold.cached_tokens, restored.cached_tokens) == (0, 1_472)
+    assert restored.tokens == cold.tokens
+
+
+@pytest.mark.timeout(300)  # two engines of two workers start
+def test_a_store_has_the_blocks_of_both_workers() -> None:
+    """One engine fills it and is gone; another one restores."""
+    prompt = random_tokens(1_500, "two workers, one store")
+    with mooncake_helpers.master() as running, machine(running):
+        transfer = transfers.with_store("64MiB", running.address)
+        with start(TWO_HEADS, transfer, tensor_parallel_size=2) as engine:
+            cold = engine.ask(prompt)
+            engine.rest()
+        with start(TWO_HEADS, transfer, tensor_parallel_size=2) as engine:
+            restored = engine.ask(prompt)
+            engine.rest()
+            engine.manager.cache.validate()
     assert (cold.cached_tokens, restored.cached_tokens) == (0, 1_472)
     assert restored.tokens == cold.tokens

@@ -248,3 +248,26 @@ def test_a_failed_creation_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(struct.error):
         SegmentWriter.create(tmp_path, POOL, [negative], [])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("row", [0, 63, 64, 127, 129])
+def test_of_many_rows_the_one_that_changed_is_read(tmp_path: Path, row: int) -> None:
+    with (
+        closing(create(tmp_path, sequences=130)) as writer,
+        closing(SegmentReader(writer.path)) as reader,
+    ):
+        for place in range(130):
+            writer.put_sequence(place, replace(SEQUENCE, number=place + 1))
+        before = reader.snapshot(now=NOW).sequences
+        assert reader.snapshot(now=NOW).sequences is before
+        writer.put_sequence(row, replace(SEQUENCE, number=1000))
+        after = reader.snapshot(now=NOW).sequences
+        changed = [i for i in range(130) if after[i] is not before[i]]
+        assert (changed, after[row].number) == ([row], 1000)
+
+
+def test_an_order_that_moved_is_read_again(writer: SegmentWriter, reader: SegmentReader) -> None:
+    order = [Victim("g0", n, SlotClass.LIVE, n + 1, n, NOW, "nvme0", n) for n in range(8)]
+    for victims in (order, order[1:], [order[7], *order[:3]], [replace(order[2], lost=99)], []):
+        writer.put_victims(0, victims)
+        assert reader.snapshot(now=NOW).victims == tuple(victims)

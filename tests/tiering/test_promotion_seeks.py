@@ -92,3 +92,30 @@ def test_a_request_that_ends_while_it_waits_leaves_nothing(shared: Rig) -> None:
     shared.cache.finish(request)
     assert not shared.waiting()
     shared.settle()
+
+
+def test_a_request_has_patience_for_what_is_looked_for_as_well(shared: Rig) -> None:
+    hashes, stocked = conversation(8, 6)
+    tier_of(shared).elsewhere = stocked
+    request = shared.open(hashes)
+    assert shared.ask(request) is None
+    shared.after(rig_module.PATIENCE_S)
+    assert shared.ask(request) == 0
+    assert shared.promoter.late == 1
+    tier_of(shared).answers = True
+    assert shared.ask(request) == 0
+    assert not shared.waiting()
+
+
+def test_what_is_found_late_is_loaded_within_the_same_patience(shared: Rig) -> None:
+    hashes, stocked = conversation(8, 6)
+    tier_of(shared).elsewhere = stocked
+    request = shared.open(hashes)
+    assert shared.ask(request) is None
+    shared.after(rig_module.PATIENCE_S / 2)
+    tier_of(shared).answers = True
+    assert shared.wants(request)
+    shared.after(rig_module.PATIENCE_S / 2)
+    assert shared.ask(request) == 0
+    assert shared.promoter.late == 1
+    shared.settle()

@@ -26,6 +26,16 @@ MakeTier = Callable[[Sequence[GroupSpec], SlotMemory, int], SecondaryTier]
 Opener = Callable[[Sequence[GroupSpec], SlotMemory, int, Path], SecondaryTier]
 
 
+MOONCAKE = Path(__file__).parent / "mooncake"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What calls the package of a Mooncake store, whose faults end the process."""
+    for item in items:
+        if item.path.is_relative_to(MOONCAKE):
+            item.add_marker(pytest.mark.mooncake)
+
+
 def _memory(groups: Sequence[GroupSpec], memory: SlotMemory, room: int, _: Path) -> SecondaryTier:
     return MemoryTier("memory0", memory, capacity=room * sum(memory.record_bytes.values()))
 
@@ -58,7 +68,10 @@ def _mooncake(raw: Any) -> Opener:
     return opener
 
 
-@pytest.fixture(scope="session", params=["memory", "manual", "nvme", "mooncake"])
+@pytest.fixture(
+    scope="session",
+    params=["memory", "manual", "nvme", pytest.param("mooncake", marks=pytest.mark.mooncake)],
+)
 def opener(request: pytest.FixtureRequest) -> Opener:
     """Opens tiers of one kind. Of the session: a store's connections are there before a test."""
     local: dict[str, Opener] = {"memory": _memory, "manual": _manual, "nvme": _nvme}

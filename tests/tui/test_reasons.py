@@ -98,7 +98,7 @@ def test_what_is_whole_is_said_to_be_whole() -> None:
 
 def test_the_largest_loss_comes_first() -> None:
     small = replace(STRANDED, number=1, cached=1632)
-    found = reasons.stranded(replace(snapshot(), sequences=(small, *SEQUENCES)))
+    found = reasons.stranded((small, *SEQUENCES))
     assert [each.number for each in found] == [scenes.STRANDED, 1]
 
 

@@ -204,8 +204,9 @@ class Sequence:
 
         One that runs its first turn is not meant: its first checkpoint is still to be stored.
         """
-        starts = self.loss is None and bool(self.where & Where.RUNNING)
-        return self.cached > 0 and self.restorable <= 0 and not starts
+        if self.cached <= 0 or self.restorable > 0:
+            return False
+        return self.loss is not None or not self.where & Where.RUNNING
 
 
 class SlotClass(IntEnum):

@@ -7,9 +7,11 @@ snapshot before are not decoded again.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import compress, count
+from operator import ne
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -24,8 +26,11 @@ from tiercache.stats.model import Event, Phase, Pool, Snapshot
 _TRIES = 100
 _PAUSE_S = 50e-6
 _RING_MASK = RING - 1
+#: Rows whose versions are compared at once.
+_BLOCK = 64
 
 T = TypeVar("T")
+Unpack = Callable[[int, bytes, int], T | None]
 
 
 class SegmentReader:
@@ -78,7 +83,7 @@ class SegmentReader:
                 ram=self._restores.values[0],
                 missed=self._restores.values[1],
                 totals=state.totals,
-                sequences=tuple(row for row in self._sequences.values if row is not None),
+                sequences=self._sequences.present(),
                 sequences_dropped=self._file.word(self._layout.dropped),
                 victims=tuple(v for row in self._victims.values for v in row or ()),
                 events=events,
@@ -111,32 +116,39 @@ class SegmentReader:
             raise FormatError("header and manifest differ")
         self._pool = replace(fixed.pool, path=str(self.path))
         codecs = rows.Codecs(fixed)
-        self._state = _Rows(file, layout.state, codecs.state)
-        self._groups = _Rows(file, layout.groups, codecs.groups)
-        self._tiers = _Rows(file, layout.tiers, codecs.tiers)
-        self._restores = _Rows(file, layout.restores, codecs.restores)
-        self._victims = _Rows(file, layout.victims, codecs.victims)
-        self._sequences = _Rows(file, layout.sequences, codecs.sequences)
+        self._state = _Rows(file, layout.state, codecs.state.unpack)
+        self._groups = _Rows(file, layout.groups, codecs.groups.unpack)
+        self._tiers = _Rows(file, layout.tiers, codecs.tiers.unpack)
+        self._restores = _Rows(file, layout.restores, codecs.restores.unpack)
+        self._victims = _Rows(file, layout.victims, codecs.victims.unpack)
+        self._sequences = _Rows(file, layout.sequences, codecs.sequences.unpack)
         self._ring = _Ring(file, layout, codecs.events)
 
 
 class _Rows(Generic[T]):
     """The rows of one table by their place; None for those that were never written."""
 
-    def __init__(self, file: SegmentFile, table: Table, codec: rows.Codec[T]) -> None:
+    def __init__(self, file: SegmentFile, table: Table, unpack: Unpack[T]) -> None:
         self._file = file
         self._table = table
-        self._codec = codec
-        self._settled = b""
-        self._seen = [0] * table.rows.length
+        self._unpack = unpack
+        #: The version of each row that is in ``values``, as bytes of the column.
+        self._seen = bytearray(table.versions.length * table.versions.width)
+        self._present: tuple[T, ...] | None = None
         self.values: list[T | None] = [None] * table.rows.length
 
     def whole(self) -> tuple[T, ...]:
         """All rows, of a table that is complete from the beginning."""
-        present = tuple(row for row in self.values if row is not None)
+        present = self.present()
         if len(present) < len(self.values):
             raise FormatError("a row is missing")
         return present
+
+    def present(self) -> tuple[T, ...]:
+        """The rows there are; the same tuple as long as nothing has changed."""
+        if self._present is None:
+            self._present = tuple([row for row in self.values if row is not None])
+        return self._present
 
     def refresh(self, *, patient: bool) -> bool:
         """Read what has changed.
@@ -154,25 +166,34 @@ class _Rows(Generic[T]):
     def _read(self) -> bool:
         """Whether nothing changed while it was read."""
         before = self._file.column(self._table.versions)
-        if before == self._settled:
-            return True
-        versions = memoryview(before).cast("Q")
-        changed = [at for at, seen in enumerate(self._seen) if versions[at] != seen]
-        if changed and not self._decode(changed, versions):
-            return False
-        self._settled = before
-        return True
+        changed = self._changed(before)
+        return not changed or self._decode(changed, before)
 
-    def _decode(self, changed: list[int], before: memoryview) -> bool:
+    def _changed(self, versions: bytes) -> list[int]:
+        """Rows that are not the ones seen, found block by block: few of thousands change."""
+        if versions == self._seen:
+            return []
+        new, old = memoryview(versions).cast("Q"), memoryview(self._seen).cast("Q")
+        changed: list[int] = []
+        for first in range(0, len(new), _BLOCK):
+            places = slice(first, first + _BLOCK)
+            if new[places] != old[places]:
+                changed += compress(count(first), map(ne, new[places], old[places]))
+        return changed
+
+    def _decode(self, changed: list[int], before: bytes) -> bool:
         """Whether all of ``changed`` kept one even version while they were read."""
         column, first = self._table.rows, changed[0]
         data = self._file.read(column.at(first), column.at(changed[-1] + 1) - column.at(first))
-        after = memoryview(self._file.column(self._table.versions)).cast("Q")
+        versions = self._table.versions
+        after = self._file.column(versions)
+        self._present = None
         is_whole = True
         for place in changed:
-            self.values[place] = self._codec.unpack(place, data, (place - first) * column.width)
-            if before[place] == after[place] and not before[place] & 1:
-                self._seen[place] = before[place]
+            self.values[place] = self._unpack(place, data, (place - first) * column.width)
+            word = slice(place * versions.width, (place + 1) * versions.width)
+            if before[word] == after[word] and not before[word.start] & 1:
+                self._seen[word] = before[word]
             else:
                 is_whole = False
         return is_whole

@@ -183,6 +183,8 @@ class VictimsRow:
         self._groups = _names(manifest.groups)
         self._tiers = _names(manifest.tiers)
         self._places = _places(self._tiers, _NONE8)
+        self._known: list[dict[bytes, Victim]] = [{} for _ in self._groups]
+        """Of each group, the victims of the row before: an order changes at its ends."""
 
     def pack(self, value: Sequence[Victim]) -> bytes:
         """Only the rows there are, at most ``VICTIMS``."""
@@ -192,8 +194,13 @@ class VictimsRow:
     def unpack(self, place: int, data: bytes, at: int) -> tuple[Victim, ...]:
         count = min(self._count.unpack_from(data, at)[0], VICTIMS)
         begin, step = at + self._count.size, self._struct.size
-        offsets = range(begin, begin + count * step, step)
-        return tuple(self._unpack(self._groups[place], data, offset) for offset in offsets)
+        group, known = self._groups[place], self._known[place]
+        slots = [
+            data[offset : offset + step] for offset in range(begin, begin + count * step, step)
+        ]
+        victims = [known.get(slot) or self._unpack(group, slot) for slot in slots]
+        self._known[place] = dict(zip(slots, victims, strict=True))
+        return tuple(victims)
 
     def _pack(self, victim: Victim) -> bytes:
         return self._struct.pack(
@@ -206,10 +213,8 @@ class VictimsRow:
             self._places.get(victim.below, _NONE8),
         )
 
-    def _unpack(self, group: str, data: bytes, at: int) -> Victim:
-        slot, tokens, last_used, lost, sequence, slot_class, below = self._struct.unpack_from(
-            data, at
-        )
+    def _unpack(self, group: str, data: bytes) -> Victim:
+        slot, tokens, last_used, lost, sequence, slot_class, below = self._struct.unpack(data)
         return Victim(
             group,
             slot,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 from tiercache.blocks import GroupSpec, Key
+from tiercache.errors import InvariantError
 
 Spill = Literal["on_store", "on_evict"]
 
@@ -34,6 +35,11 @@ class SlotMemory:
             for group_id, buffers in self._regions.items()
         }
         """Bytes of a record of each group, a multiple of ``SLOT_ALIGNMENT``."""
+        self._slots = {
+            group_id: min((buffer.nbytes for buffer in buffers), default=0)
+            // self._slot_bytes[group_id]
+            for group_id, buffers in self._regions.items()
+        }
 
     def regions(self) -> list[memoryview]:
         """All of the memory, for who has to register it: a region for each group and worker."""
@@ -43,7 +49,12 @@ class SlotMemory:
         """The bytes of ``slots``, in their order, not copied.
 
         One buffer for each worker and slot, or, with a single worker, for each run of neighbours.
+        Raises: InvariantError for a slot that is not there, where a slice would just be short.
         """
+        if slots and not 0 <= min(slots) <= max(slots) < self._slots[group_id]:
+            raise InvariantError(
+                f"group {group_id}: not all below {self._slots[group_id]}: {slots}"
+            )
         workers, size = self._regions[group_id], self._slot_bytes[group_id]
         if len(workers) > 1:
             return [part[slot * size : (slot + 1) * size] for slot in slots for part in workers]
@@ -60,12 +71,17 @@ def neighbours(slots: Sequence[int]) -> Iterator[range]:
 
 
 class Batch(NamedTuple):
-    """One job: records of one group, ``keys[i]`` in slot ``slots[i]`` of the primary tier."""
+    """One job: records of one group, ``keys[i]`` in slot ``slots[i]`` of the primary tier.
+
+    Several conversations go on from ``forks``, some of the keys: worth the most to a store that
+    others share.
+    """
 
     job_id: int
     group_id: int
     keys: list[Key]
     slots: list[int]
+    forks: Collection[Key] = ()
 
 
 class Done(NamedTuple):
@@ -126,7 +142,9 @@ class SecondaryTier(ABC):
         """Begin to find out which of ``keys`` are there, for ``has``.
 
         Returns what says whether it is worth to go on waiting, which soon ends whatever happens;
-        None if there is nothing to wait for.
+        None if there is nothing to wait for. However many keys there are, neither this nor one
+        call of that holds the scheduler up for more than a few milliseconds: it takes in a part of
+        the answer at each.
         """
         return None
 

@@ -23,14 +23,31 @@ BAD_KINDS = frozenset({Kind.EVICTED_LIVE, Kind.REFUSED, Kind.FAILED, Kind.TIER_F
 
 
 class Row(NamedTuple):
-    """Events that differ in their group alone."""
+    """Events that differ in their group alone; thousands are made, and a screenful is shown."""
 
-    event: Event
-    groups: tuple[str, ...]
-    entries: int
-    nbytes: int
-    tokens: int
-    """0 if the events do not agree on that."""
+    events: Rows[Event]
+
+    @property
+    def event(self) -> Event:
+        return self.events[0]
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return tuple(event.group for event in self.events if event.group is not None)
+
+    @property
+    def entries(self) -> int:
+        return sum(event.count for event in self.events)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(event.nbytes for event in self.events)
+
+    @property
+    def tokens(self) -> int:
+        """0 if the events do not agree on that."""
+        first = self.event.tokens
+        return first if all(event.tokens == first for event in self.events) else 0
 
     @property
     def is_bad(self) -> bool:
@@ -39,31 +56,25 @@ class Row(NamedTuple):
 
 def together(events: Iterable[Event]) -> list[Row]:
     """Rows of neighbouring events that are one happening."""
-    rows: list[Row] = []
+    runs: list[list[Event]] = []
+    seen: set[str | None] = set()
     for event in events:
-        if rows and _continues(rows[-1], event):
-            rows[-1] = _longer(rows[-1], event)
+        if event.group not in seen and runs and _continues(runs[-1][0], event):
+            runs[-1].append(event)
+            seen.add(event.group)
         else:
-            groups = () if event.group is None else (event.group,)
-            rows.append(Row(event, groups, event.count, event.nbytes, event.tokens))
-    return rows
+            runs.append([event])
+            seen = {None, event.group}
+    return [Row(run) for run in runs]
 
 
-def _longer(row: Row, event: Event) -> Row:
-    groups = (*row.groups, event.group or "")
-    tokens = row.tokens if row.tokens == event.tokens else 0
-    return Row(row.event, groups, row.entries + event.count, row.nbytes + event.nbytes, tokens)
-
-
-def _continues(row: Row, event: Event) -> bool:
-    first = row.event
+def _continues(first: Event, event: Event) -> bool:
+    """Whether they are of one happening; what belongs to no group is one by itself."""
     return (
         event.kind is first.kind
         and event.sequence == first.sequence
         and event.tier == first.tier
-        and event.group is not None
-        and bool(row.groups)
-        and event.group not in row.groups
+        and first.group is not None
         and abs(event.when - first.when) <= TOGETHER_S
     )
 

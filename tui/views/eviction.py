@@ -213,5 +213,4 @@ def _below_list(frame: Frame, shown: Rows[Row], width: int) -> list[Text]:
     one = next((s for s in frame.latest.sequences if s.number == victim.sequence), None)
     if one is None:
         return [Text(), Text(" Whose slot this is, is not known.")]
-    idle = max(moment(frame.latest) - one.last_used, 0.0)
-    return sequences.explanation(frame, sequences.Row(one, idle), width)
+    return sequences.explanation(frame, one, width)

@@ -77,12 +77,11 @@ def _stacked(
     shown: Sequence[groups.Row], frame: Frame, width: int, room: int, detail: Sequence[Text]
 ) -> list[Text]:
     """One panel above the other."""
-    counted = _counted(frame, width)
     kept = list(shown)
-    if len(kept) + 1 + min(len(counted), MIN_RESTORES) > room:
+    if len(kept) + 1 + MIN_RESTORES > room:
         kept = groups.merged(shown)
     below = max(room - len(kept) - 1, 0)
-    lower = _shrunk(frame, width, below)
+    lower = _counted(frame, width, below)
     table_room = room - len(lower)
     rest = room - min(len(kept) + 1, table_room) - len(lower)
     people = _conversations_alone(frame, width) if rest >= ROOM_FOR_CONVERSATIONS else []
@@ -100,20 +99,14 @@ def _conversations_alone(frame: Frame, width: int) -> list[Text]:
     shown, _ = sequences.listed(frame)
     if not shown:
         return []
-    fitted = table.fitting(sequences.COLUMNS, width)
+    fitted = sequences.fitting(frame, width)
     rows = [table.row_line(row, fitted, frame) for row in shown[:CONVERSATIONS]]
     title = table.rule(frame, width, sequences.totals(frame), "2 shows all")
     return [title, table.head(fitted, frame), *rows]
 
 
-def _counted(frame: Frame, width: int) -> list[Text]:
-    """Restores per source under a rule, or all counters where restores are not told."""
-    if restores.known(frame):
-        return [_restores_rule(frame, width), *restores.lines(frame, width, 1000)]
-    return [table.rule(frame, width, "COUNTERS"), *flows.lines(frame, width, 1000)]
-
-
-def _shrunk(frame: Frame, width: int, room: int) -> list[Text]:
+def _counted(frame: Frame, width: int, room: int) -> list[Text]:
+    """Restores per source under a rule, or counters where restores are not told."""
     if room < 3:
         return []
     if restores.known(frame):
@@ -126,7 +119,7 @@ def _restores_rule(frame: Frame, width: int) -> Text:
     latest = frame.latest
     if latest is None:
         return table.rule(frame, width)
-    lost = reasons.stranded(latest)
+    lost = reasons.stranded(latest.sequences)
     if not lost:
         running = f"{text.count(latest.running)} requests open"
         return table.rule(frame, width, f"RESTORES {flows.since(frame).lower()}", running)
@@ -216,7 +209,7 @@ def _traffic_line(name: str, way: str, counter: Counter, frame: Frame, width: in
 def _conversations(frame: Frame, width: int, left: int, right: int) -> list[Text]:
     """The conversations in trouble and the latest, beside who is evicted next."""
     shown, _ = sequences.listed(frame)
-    fitted = table.fitting(sequences.COLUMNS, left)
+    fitted = sequences.fitting(frame, left)
     rows = [table.row_line(row, fitted, frame) for row in shown[:CONVERSATIONS]]
     group = eviction.group(frame)
     victims = table.fitting(eviction.COLUMNS, right)

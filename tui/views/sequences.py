@@ -2,7 +2,7 @@
 """Conversations: what is cached of each, how much of that can be restored, and why not more."""
 
 from collections.abc import Sequence as Rows
-from typing import NamedTuple
+from operator import attrgetter
 
 from rich.text import Text
 
@@ -10,6 +10,7 @@ from tiercache.stats.model import Sequence, Where
 from tiercache.tui import notices, reasons, table, text
 from tiercache.tui.filters import Facts, Matches, matching
 from tiercache.tui.frame import Frame
+from tiercache.tui.remembering import remembering
 from tiercache.tui.styles import BAD, DIM, HEAD
 from tiercache.tui.table import Column, number
 from tiercache.tui.trends import moment
@@ -23,21 +24,9 @@ MEANING = (
 MIN_LIST = 5
 
 
-class Row(NamedTuple):
-    """A conversation and how long it has been idle, in seconds."""
-
-    sequence: Sequence
-    idle: float
-
-    @property
-    def is_stranded(self) -> bool:
-        return self.sequence.is_stranded
-
-
-def _restorable(row: Row) -> str:
-    one = row.sequence
+def _restorable(one: Sequence) -> str:
     share = text.right(text.percent(one.restorable, one.cached), 4)
-    return f"{text.tokens(one.restorable)} {share}{'!' if row.is_stranded else ' '}"
+    return f"{text.tokens(one.restorable)} {share}{'!' if one.is_stranded else ' '}"
 
 
 def where(sequence: Sequence) -> str:
@@ -59,68 +48,77 @@ def last(sequence: Sequence) -> str:
     return f"{sequence.source} {text.tokens(sequence.restored)}{took}"
 
 
-def _why(row: Row) -> str:
-    why = reasons.short(row.sequence)
-    runs = bool(row.sequence.where & Where.RUNNING)
+def _why(one: Sequence) -> str:
+    why = reasons.short(one)
+    runs = bool(one.where & Where.RUNNING)
     return "runs now" if runs and why == text.UNKNOWN else why
 
 
-def _alarm(row: Row) -> str:
-    return BAD if row.is_stranded else ""
+def _alarm(one: Sequence) -> str:
+    return BAD if one.is_stranded else ""
 
 
-def _name(row: Row) -> str:
-    return reasons.name(row.sequence.number)
+def _name(one: Sequence) -> str:
+    return reasons.name(one.number)
 
 
-def _states(row: Row) -> str:
-    return f"{row.sequence.live}+{row.sequence.demoted}"
+def _states(one: Sequence) -> str:
+    return f"{one.live}+{one.demoted}"
 
 
-COLUMNS: Rows[Column[Row]] = (
-    Column("SEQ", 8, 0, _name, lambda r: r.sequence.number, left=True),
-    number("TURNS", 6, 6, lambda r: r.sequence.turns),
-    number("IDLE", 5, 4, lambda r: r.idle, text.age),
-    number("CACHED", 8, 1, lambda r: r.sequence.cached, text.tokens),
-    Column(
-        "RESTORABLE",
-        14,
-        2,
-        _restorable,
-        lambda r: r.sequence.restorable,
-        style=_alarm,
-        marked=True,
-    ),
-    number("FROM RAM", 9, 9, lambda r: r.sequence.restorable_ram, text.tokens),
-    Column("STATES", 7, 5, _states, lambda r: r.sequence.live + r.sequence.demoted),
-    Column("WHERE", 20, 8, lambda r: where(r.sequence), lambda r: where(r.sequence), left=True),
-    Column(
-        "LAST RESTORE", 21, 7, lambda r: last(r.sequence), lambda r: last(r.sequence), left=True
-    ),
-    Column("WHY NOT MORE", 20, 3, _why, _why, left=True, grows=True, style=_alarm),
-)
+def columns(now: float) -> Rows[Column[Sequence]]:
+    """All of them, as of ``now``."""
+    return (
+        Column("SEQ", 8, 0, _name, lambda one: one.number, left=True),
+        number("TURNS", 6, 6, lambda one: one.turns),
+        number("IDLE", 5, 4, lambda one: _idle(one, now), text.age),
+        number("CACHED", 8, 1, lambda one: one.cached, text.tokens),
+        Column(
+            *("RESTORABLE", 14, 2, _restorable, lambda one: one.restorable),
+            style=_alarm,
+            marked=True,
+        ),
+        number("FROM RAM", 9, 9, lambda one: one.restorable_ram, text.tokens),
+        Column("STATES", 7, 5, _states, lambda one: one.live + one.demoted),
+        Column("WHERE", 20, 8, where, where, left=True),
+        Column("LAST RESTORE", 21, 7, last, last, left=True),
+        Column("WHY NOT MORE", 20, 3, _why, _why, left=True, grows=True, style=_alarm),
+    )
 
 
-def listed(frame: Frame) -> tuple[list[Row], Matches]:
+def _idle(one: Sequence, now: float) -> float:
+    return max(now - one.last_used, 0.0)
+
+
+def fitting(frame: Frame, width: int) -> list[table.Fitted[Sequence]]:
+    """The columns that fit in ``width`` cells."""
+    return table.fitting(_columns(frame), width)
+
+
+def _columns(frame: Frame) -> Rows[Column[Sequence]]:
+    return columns(0.0 if frame.latest is None else moment(frame.latest))
+
+
+def listed(frame: Frame) -> tuple[list[Sequence], Matches]:
     """The conversations that the filter leaves; on their own, those in trouble come first."""
     latest = frame.latest
     if latest is None:
         return [], Matches((), "")
-    found = matching(frame.ui.filter, latest.sequences, _facts, FIELDS)
-    now = moment(latest)
-    chosen = [Row(one, max(now - one.last_used, 0.0)) for one in _at(latest.sequences, found)]
-    chosen.sort(key=_in_trouble_first)
-    return table.ordered(chosen, COLUMNS, frame), found
+    ordered = _in_trouble_first(latest.sequences)
+    found = matching(frame.ui.filter, ordered, _facts, FIELDS)
+    chosen = [ordered[i] for i in found.rows]
+    return table.ordered(chosen, _columns(frame), frame), found
 
 
-def _at(sequences: Rows[Sequence], found: Matches) -> list[Sequence]:
-    return [sequences[i] for i in found.rows]
-
-
-def _in_trouble_first(row: Row) -> tuple[bool, bool, float]:
+@remembering
+def _in_trouble_first(sequences: Rows[Sequence]) -> Rows[Sequence]:
     """The largest losses, then the others by how lately they were used."""
-    halved = reasons.is_halved(row.sequence)
-    return not row.is_stranded, not halved, -row.sequence.stranded if halved else row.idle
+    # Written out, as thousands are looked at in each picture: who cannot be restored is halved.
+    halved = [one for one in sequences if 2 * one.restorable < one.cached]
+    halved.sort(key=lambda one: (not one.is_stranded, -one.stranded))
+    others = [one for one in sequences if 2 * one.restorable >= one.cached]
+    others.sort(key=attrgetter("last_used"), reverse=True)
+    return halved + others
 
 
 def _facts(sequence: Sequence) -> Facts:
@@ -138,13 +136,13 @@ def rows(frame: Frame) -> int:
 
 
 def titles() -> tuple[str, ...]:
-    return table.titles(COLUMNS)
+    return table.titles(columns(0.0))
 
 
 def selected(frame: Frame) -> str:
     shown, _ = listed(frame)
     at = table.cursor(frame, len(shown))
-    return "" if at < 0 else table.plain(shown[at], COLUMNS, frame)
+    return "" if at < 0 else table.plain(shown[at], _columns(frame), frame)
 
 
 def body(frame: Frame, width: int, room: int) -> list[Text]:
@@ -156,7 +154,7 @@ def body(frame: Frame, width: int, room: int) -> list[Text]:
     number_of = len(latest.sequences)
     head = table.heading(frame, width, totals(frame), len(shown), number_of, problem=found.problem)
     if frame.ui.zoomed:
-        return [head, *table.listing(shown, COLUMNS, frame, width, room - 1)]
+        return [head, *table.listing(shown, _columns(frame), frame, width, room - 1)]
     at = table.cursor(frame, len(shown))
     explained = shown[max(at, 0)] if shown and (at >= 0 or shown[0].is_stranded) else None
     below = [] if explained is None else explanation(frame, explained, width)
@@ -164,39 +162,40 @@ def body(frame: Frame, width: int, room: int) -> list[Text]:
     if 2 + len(shown) + len(below) + len(meaning) <= room:
         below.extend(Text(f" {line}") for line in meaning)
     lines = max(room - 1 - len(below), MIN_LIST)
-    return [head, *table.listing(shown, COLUMNS, frame, width, lines), *below]
+    return [head, *table.listing(shown, _columns(frame), frame, width, lines), *below]
 
 
 def totals(frame: Frame) -> str:
     latest = frame.latest
-    sequences = () if latest is None else latest.sequences
-    lost = sum(one.is_stranded for one in sequences)
-    cached = text.tokens(sum(one.cached for one in sequences))
-    restorable = text.tokens(sum(one.restorable for one in sequences))
+    return _totals(() if latest is None else latest.sequences)
+
+
+@remembering
+def _totals(sequences: Rows[Sequence]) -> str:
+    lost = len(reasons.stranded(sequences))
+    cached = text.tokens(sum([one.cached for one in sequences]))
+    restorable = text.tokens(sum([one.restorable for one in sequences]))
     return f"SEQUENCES {len(sequences)}  cached {cached}  restorable {restorable}  stranded {lost}"
 
 
-def explanation(frame: Frame, row: Row, width: int) -> list[Text]:
+def explanation(frame: Frame, one: Sequence, width: int) -> list[Text]:
     """What can be restored of a conversation and why not more; at length if it was asked for."""
     latest = frame.latest
     if latest is None:
         return []
-    style = BAD if row.is_stranded else HEAD
+    style = BAD if one.is_stranded else HEAD
     if not frame.is_live:
         style = DIM
     as_of = "" if frame.is_live else f"As of {text.clock(latest.taken)}: "
-    said = as_of + " ".join(reasons.sentences(row.sequence, latest))
+    said = as_of + " ".join(reasons.sentences(one, latest))
     lines = [Text(line.plain, style) for line in notices.paragraphs(frame, width, said)]
-    more = _facts_at_length(frame, row) if frame.ui.detail else []
+    more = _facts_at_length(frame, one) if frame.ui.detail else []
     return [Text(), *lines, *notices.paragraphs(frame, width, *more)]
 
 
-def _facts_at_length(frame: Frame, row: Row) -> list[str]:
-    one = row.sequence
-    first = (
-        f"{one.turns} turns, {text.tokens(one.tokens)} tokens, idle {text.duration(row.idle)}, "
-        f"in {where(one)}"
-    )
+def _facts_at_length(frame: Frame, one: Sequence) -> list[str]:
+    idle = text.duration(_idle(one, frame.now if frame.latest is None else moment(frame.latest)))
+    first = f"{one.turns} turns, {text.tokens(one.tokens)} tokens, idle {idle}, in {where(one)}"
     second = (
         f"restorable {text.tokens(one.restorable)}, from RAM alone "
         f"{text.tokens(one.restorable_ram)}; checkpoints in RAM: {one.live} live, "

@@ -28,4 +28,4 @@ def serve() -> Iterator[Serve]:
 
 
 def _asks_nothing(server: Server) -> bool:
-    return not server.tier._asks.pending
+    return not server.tier._questions.pending

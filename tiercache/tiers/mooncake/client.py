@@ -6,9 +6,12 @@ checksums. The package is an extra and is not imported before somebody connects.
 """
 
 import ctypes
+import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
 from typing import Any, Final
 
 from tiercache.errors import TierCacheError
@@ -27,6 +30,10 @@ _REFUSED: Final = -900
 TRIES: Final = 16
 REFUSED_S: Final = 0.5
 
+#: Without it the package opens a connection for each part of each record over TCP: those that its
+#: peer does not take at once cost a second each, and each leaves a port that is not free for long.
+POOL: Final = "MC_TCP_ENABLE_CONNECTION_POOL"
+
 Parts = Sequence[memoryview]
 
 
@@ -38,9 +45,11 @@ def is_unreached(code: int) -> bool:
 class Client:
     """A store that is set up, ``raw``, with the memory that it may copy from and into.
 
-    Locking: none of ours; the package takes calls from any thread, and lets go of the interpreter
-    lock meanwhile. A call to a master that hangs comes back after the package's 30 s. Raises:
-    whatever the package raises; what goes wrong with a key is its code.
+    Locking: call it from any thread; the package lets go of the interpreter lock meanwhile. A call
+    on a store that is closed ends the process, so the last call that runs closes it, and our lock
+    is held for moments only. A call to a master that hangs comes back after the package's 30 s.
+    Raises: TierCacheError once it is closed; else whatever the package raises; what goes wrong with
+    a key is its code.
     """
 
     def __init__(self, raw: Any, replicas: int = 1) -> None:
@@ -48,44 +57,95 @@ class Client:
         self._replicas = replicas
         self._registered: list[tuple[int, Any]] = []
         """Addresses, with what keeps the memory there from being unmapped."""
+        self._lock = Lock()
+        self._calls = 0
+        self._closed = False
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        """The store, which is not closed meanwhile."""
+        with self._lock:
+            if self._closed:
+                raise TierCacheError("mooncake: the store is closed")
+            self._calls += 1
+        try:
+            yield self._raw
+        finally:
+            with self._lock:
+                self._calls -= 1
+                last = self._over
+            if last:
+                self._end()
+
+    @property
+    def _over(self) -> bool:
+        """With the lock held: whether it is closed, and no call runs any more."""
+        return self._closed and not self._calls
 
     def register(self, region: memoryview) -> None:
         """Let ``region`` be copied from and into. Raises TierCacheError."""
         address, owner = _address(region)
-        if code := self._raw.register_buffer(address, region.nbytes):
+        with self._open() as raw:
+            code = raw.register_buffer(address, region.nbytes)
+        if code:
             raise TierCacheError(f"mooncake: {region.nbytes} bytes were not registered: {code}")
         self._registered.append((address, owner))
 
     def exist(self, names: Sequence[str]) -> list[int]:
         """``EXISTS``, 0 or an error, for each of ``names``."""
-        return _insist(lambda: self._raw.batch_is_exist(list(names)))
+        with self._open() as raw:
+            return _insist(lambda: raw.batch_is_exist(list(names)))
 
-    def put(self, names: Sequence[str], records: Sequence[Parts]) -> list[int]:
-        """Store the parts of each record as one; 0 or an error, 0 too for what is there."""
-        from mooncake.store import ReplicateConfig
+    def put(
+        self, names: Sequence[str], records: Sequence[Parts], *, pinned: bool = False
+    ) -> list[int]:
+        """Store the parts of each record as one; 0 or an error, 0 too for what is there.
+
+        ``pinned``: the store evicts them after all others, as long as its master's soft pins last.
+        """
+        config = self._how(pinned=pinned)
+        addresses, sizes, owners = _places(records)
+        with self._open() as raw:
+            put = raw.batch_put_from_multi_buffers
+            codes = _insist(lambda: put(list(names), addresses, sizes, config))
+        del owners
+        return codes
+
+    def _how(self, *, pinned: bool) -> Any:
+        from mooncake.store import ReplicateConfig, SoftPinAction
 
         config = ReplicateConfig()
         config.replica_num = self._replicas
-        addresses, sizes, owners = _places(records)
-        put = self._raw.batch_put_from_multi_buffers
-        codes = _insist(lambda: put(list(names), addresses, sizes, config))
-        del owners
-        return codes
+        if pinned:
+            config.soft_pin_action = SoftPinAction.ENABLE
+        return config
 
     def get(self, names: Sequence[str], records: Sequence[Parts]) -> list[int]:
         """Fill the parts of each record; the bytes that came, or an error."""
         addresses, sizes, owners = _places(records)
-        get = self._raw.batch_get_into_multi_buffers
-        codes = _insist(lambda: get(list(names), addresses, sizes))
+        with self._open() as raw:
+            get = raw.batch_get_into_multi_buffers
+            codes = _insist(lambda: get(list(names), addresses, sizes))
         del owners
         return codes
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove what is there, whoever reads it."""
-        self._raw.batch_remove(list(names), True)
+        with self._open() as raw:
+            raw.batch_remove(list(names), True)
 
     def close(self) -> None:
-        """Take the memory back and hang up, which takes a second."""
+        """Take the memory back and hang up, which takes a second, once no call runs any more.
+
+        Does not wait for those that run. May be called twice.
+        """
+        with self._lock:
+            idle = not (self._closed or self._calls)
+            self._closed = True
+        if idle:
+            self._end()
+
+    def _end(self) -> None:
         while self._registered:
             address, owner = self._registered.pop()
             self._raw.unregister_buffer(address)
@@ -97,7 +157,7 @@ class Client:
 
 
 def connect(name: str, config: MooncakeConfig) -> Client:
-    """Set up the client of tier ``name``.
+    """Set up the client of tier ``name``; sets ``POOL`` in the environment, unless it is set.
 
     Raises TierCacheError: the package is missing, the master does not answer, or refuses.
     """
@@ -109,6 +169,7 @@ def connect(name: str, config: MooncakeConfig) -> Client:
             f"pip install 'tiercache-kv[mooncake]' ({error})"
         ) from error
     own = _own_address(name, config.master)
+    os.environ.setdefault(POOL, "1")
     raw = MooncakeDistributedStore()
     code = raw.setup(
         config.host or own,

@@ -64,9 +64,12 @@ class Known:
                 self.confirmed.move_to_end(key, last=False)
         self._superseded.difference_update(keys)
 
-    def found(self, keys: Iterable[Key], now: float) -> None:
-        """Keys were found in the store; as many of the first ones as there is room for."""
-        room = self._capacity
+    def found(self, keys: Iterable[Key], now: float, room: int | None = None) -> int:
+        """Keys were found in the store; as many of the first ones as ``room`` bytes have room for.
+
+        Returns what is left of them, for the next keys of the same question.
+        """
+        room = self._capacity if room is None else room
         for key in keys:
             size = self._sizes[key_group(key)]
             room -= size
@@ -78,6 +81,7 @@ class Known:
                 self.used += size
             self.confirmed[key] = now
             self.confirmed.move_to_end(key)
+        return room
 
     def _make_room(self, nbytes: int) -> bool:
         while self.confirmed and self.used + nbytes > self._capacity:

@@ -17,9 +17,11 @@ from tiercache.tiers.base import SlotMemory
 from tiercache.tiers.mooncake.client import EXISTS, NOT_FOUND, Client, Parts, is_unreached
 from tiercache.tiers.nvme.records import checksum
 
-#: Keys and bytes of one call: long enough to be worth it, short enough that others get a turn.
-CALL_KEYS = 512
-CALL_BYTES = 64 << 20
+#: Bytes of one call: long enough to be worth it, short enough that others get a turn.
+CALL_BYTES = 32 << 20
+#: Parts of records on their way at once. The package queues 1,024 for each machine over TCP, turns
+#: away what does not fit, and then spins for 60 s before it says so.
+PARTS_AT_ONCE = 512
 TRAILER_BYTES = 8
 
 
@@ -46,8 +48,9 @@ class Records:
     def __init__(self, client: Client, memory: SlotMemory, depth: int) -> None:
         self._client = client
         self._memory = memory
+        self._call_parts = max(1, PARTS_AT_ONCE // depth)
         self._trailers: SimpleQueue[memoryview] = SimpleQueue()
-        size = CALL_KEYS * TRAILER_BYTES
+        size = self._call_parts * TRAILER_BYTES
         trailers = memoryview(mmap.mmap(-1, depth * size))
         for region in (*memory.regions(), trailers):
             client.register(region)
@@ -56,7 +59,9 @@ class Records:
 
     def calls(self, group_id: int, count: int) -> Iterator[slice]:
         """Divide ``count`` records into slices for one call each."""
-        step = max(1, min(CALL_KEYS, CALL_BYTES // self._memory.record_bytes[group_id]))
+        parts = len(self._memory.buffers(group_id, [0])) + 1
+        fitting = CALL_BYTES // self._memory.record_bytes[group_id]
+        step = max(1, min(self._call_parts // parts, fitting))
         return (slice(first, first + step) for first in range(0, count, step))
 
     def exist(self, space: str, keys: Sequence[Key]) -> tuple[list[Key], int]:
@@ -65,28 +70,39 @@ class Records:
         found = [key for key, code in zip(keys, codes, strict=True) if code == EXISTS]
         return found, next((code for code in reversed(codes) if code < 0), 0)
 
-    def store(self, space: str, group_id: int, keys: Sequence[Key], slots: Sequence[int]) -> Result:
-        """Store what nobody else has stored."""
+    def store(
+        self,
+        space: str,
+        group_id: int,
+        keys: Sequence[Key],
+        slots: Sequence[int],
+        forks: Collection[Key] = (),
+    ) -> Result:
+        """Store what nobody else has stored, ``forks`` among it to be kept the longest."""
         here, code = self.exist(space, keys)
         if is_unreached(code):
             return Result(list(keys), code=code)
         known = frozenset(here)
         pairs = [(k, s) for k, s in zip(keys, slots, strict=True) if k not in known]
         failed: list[Key] = []
-        for part in self.calls(group_id, len(pairs)):
-            codes = self._put(space, group_id, pairs[part])
-            failed += [key for (key, _), found in zip(pairs[part], codes, strict=True) if found]
-            code = next(filter(None, codes), code)
+        for pinned in (True, False):
+            some = [pair for pair in pairs if (pair[0] in forks) is pinned]
+            for part in self.calls(group_id, len(some)):
+                codes = self._put(space, group_id, some[part], pinned=pinned)
+                failed += [key for (key, _), found in zip(some[part], codes, strict=True) if found]
+                code = next(filter(None, codes), code)
         return Result(failed, code=code if failed else 0)
 
-    def _put(self, space: str, group_id: int, pairs: Sequence[tuple[Key, int]]) -> list[int]:
+    def _put(
+        self, space: str, group_id: int, pairs: Sequence[tuple[Key, int]], *, pinned: bool
+    ) -> list[int]:
         names = [_name(space, key) for key, _ in pairs]
         trailers = self._trailers.get()
         try:
             records = list(self._records(group_id, [slot for _, slot in pairs], trailers))
             for name, (*parts, trailer) in zip(names, records, strict=True):
                 trailer[:] = _sum(name, parts)
-            return self._client.put(names, records)
+            return self._client.put(names, records, pinned=pinned)
         finally:
             self._trailers.put(trailers)
 

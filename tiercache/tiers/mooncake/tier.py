@@ -23,6 +23,7 @@ from tiercache.tiers.base import Batch, Done, SecondaryTier, SlotMemory, TierSta
 from tiercache.tiers.mooncake.client import Client, connect, is_unreached
 from tiercache.tiers.mooncake.known import Known
 from tiercache.tiers.mooncake.link import Link
+from tiercache.tiers.mooncake.questions import Question, Questions
 from tiercache.tiers.mooncake.records import Records, Result
 from tiercache.tiers.nvme.breaker import Breaker
 from tiercache.tiers.nvme.io import IOEngine, in_thread
@@ -35,8 +36,6 @@ FORMAT = 1
 #: How long ``close`` lets waiting stores go on, and then running ones.
 CLOSE_S = 3.0
 REPORT_INTERVAL_S = 10.0
-#: Threads for questions, which do not wait behind copies: one may hang while the other pings.
-ASKERS = 2
 
 
 @dataclass(eq=False, slots=True)
@@ -60,19 +59,6 @@ class Outcome(NamedTuple):
     error: Exception | None = None
     asked: bool = True
     """Whether the store was asked at all."""
-
-
-@dataclass(eq=False, slots=True)
-class Question:
-    """Which of ``keys`` are there; a ping if there are none."""
-
-    keys: Sequence[Key]
-    space: str
-    asked: float
-    found: list[Key] | None = None
-    """The answer, once there is one."""
-    lost: bool = False
-    """Whether it is an error."""
 
 
 class MooncakeTier(SecondaryTier):
@@ -111,7 +97,6 @@ class MooncakeTier(SecondaryTier):
         self._counters: Counter[str] = Counter()
         self._jobs: dict[Job, None] = {}
         self._outcomes: deque[Outcome] = deque()
-        self._answers: deque[Question] = deque()
         self._known = Known(memory.record_bytes, config.capacity)
         self._readable: Collection[Key] = self._known.confirmed
         """What can be loaded: all that is known, or nothing while the store is left alone."""
@@ -132,7 +117,7 @@ class MooncakeTier(SecondaryTier):
         name = f"tiercache-{self.name}"
         self._copies = IOEngine(config.queue_depth, name, config.switch_interval)
         try:
-            self._asks = IOEngine(ASKERS, f"{name}-asks")
+            self._questions = Questions(f"{name}-asks", self._records.exist)
         except BaseException:
             self._copies.close(CLOSE_S)
             raise
@@ -156,46 +141,34 @@ class MooncakeTier(SecondaryTier):
         keys = self._known.doubtful(keys, now) if self._link.up and not self._closed else ()
         if not keys:
             return None
-        question = Question(keys, self._space, now)
-        if not self._asks.submit(partial(self._ask, question), urgent=True):
-            return None
-        return partial(self._is_waiting, question)
-
-    async def _ask(self, question: Question) -> None:
-        try:
-            keys = question.keys or [Key(b"ping")]
-            found, code = await in_thread(self._records.exist, question.space, keys)
-            question.lost = is_unreached(code)
-        except Exception:  # noqa: BLE001 - whatever it is, there is no answer
-            found, question.lost = [], True
-        question.found = found
-        self._answers.append(question)
+        question = Question(keys, self._space, now, self._config.capacity)
+        return partial(self._is_waiting, question) if self._questions.ask(question) else None
 
     def _is_waiting(self, question: Question) -> bool:
         self._hear()
-        if question.found is not None or not self._link.up:
+        if question.done or not self._link.up:
             return False
         now = self._now()
-        if now - question.asked < self._config.lookup_timeout_s:
+        if self._questions.answered or now - question.asked < self._config.lookup_timeout_s:
             return True
         self._lose(f"no answer within {self._config.lookup_timeout_s:g} s", now)
         return False
 
     def _hear(self) -> None:
-        """Take in what was answered."""
+        """Take in what was answered, as much as one step has time for."""
         now = self._now()
-        while self._answers:
-            question = self._answers.popleft()
-            found = question.found or []
+        for answer in self._questions.hear():
+            question = answer.question
             in_time = now - question.asked < self._config.lookup_timeout_s
+            question.asked, question.done = now, answer.last
             if not question.keys:
-                self._pinged(now, well=in_time and not question.lost)
-            elif question.lost:
+                self._pinged(now, well=in_time and not answer.lost)
+            elif answer.lost:
                 self._lose("the master does not answer", now)
             elif question.space == self._space and self._link.up:
                 self._link.answered()
-                self._known.found(found, now)
-                self._counters["found"] += len(found)
+                question.room = self._known.found(answer.found, now, question.room)
+                self._counters["found"] += len(answer.found)
 
     # --- jobs
 
@@ -209,7 +182,8 @@ class MooncakeTier(SecondaryTier):
         )
         if taken:
             job = Job(batch, loads=False, era=self._era, started=now)
-            call = partial(self._call, job, self._records.store, batch.keys, batch.slots)
+            copy = partial(self._records.store, forks=frozenset(batch.forks))
+            call = partial(self._call, job, copy, batch.keys, batch.slots)
             taken = self._copies.submit(partial(call, self._space), urgent=False)
             if taken:
                 self._jobs[job] = None
@@ -274,8 +248,7 @@ class MooncakeTier(SecondaryTier):
         return ended
 
     def _begin_ping(self, now: float) -> None:
-        ping = Question((), self._space, now)
-        if not self._asks.submit(partial(self._ask, ping), urgent=True):
+        if not self._questions.ask(Question((), self._space, now, 0)):
             self._link.pinged(now, well=False)
 
     def _pinged(self, now: float, *, well: bool) -> None:
@@ -373,11 +346,10 @@ class MooncakeTier(SecondaryTier):
         deadline = time.monotonic() + CLOSE_S
         while self._copies.pending and self._link.up and time.monotonic() < deadline:
             time.sleep(0.001)
-        ended = [engine.close(CLOSE_S) for engine in (self._copies, self._asks)]
+        ended = [each.close(CLOSE_S) for each in (self._copies, self._questions)]
         if not all(ended):
-            # A call that hangs owns its memory: it is neither taken back nor unmapped.
-            logger.warning("tiercache tier %s: the store hangs, left open", self.name)
-            return
+            # A call that hangs owns its memory: it is neither taken back nor unmapped before.
+            logger.warning("tiercache tier %s: the store hangs, left to its last call", self.name)
         self._client.close()
 
 
