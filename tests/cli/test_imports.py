@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What starts quickly must not import what does not."""
 
-import resource
 import subprocess
 import sys
 
 import pytest
 
 HEAVY = ("torch", "vllm", "numpy", "textual", "lmdb")
-BUDGET_S = 0.15
+#: The interpreter and click bring 104 of them.
+MOST_MODULES = 200
 
 CHECK = """
 import sys
@@ -88,16 +88,9 @@ def test_looking_at_a_server_loads_nothing_that_serves(command: str) -> None:
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["replay", "--help"], ["size", "--help"], ["stat"], ["groups"]]
 )
-def test_help_and_looking_are_quick(arguments: list[str]) -> None:
-    """The least of several runs, in processor time: a busy machine slows single ones."""
-    spent = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(
-            [sys.executable, "-c", HELP.format(arguments=arguments)],
-            stdout=subprocess.DEVNULL,
-            check=True,
-        )
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-    assert min(spent) < BUDGET_S
+def test_help_and_looking_load_little(arguments: list[str]) -> None:
+    code = HELP.format(arguments=arguments) + "\nprint(len(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{code}"], capture_output=True, text=True, check=True
+    )
+    assert 50 < int(done.stdout.splitlines()[-1]) < MOST_MODULES
