@@ -32,6 +32,7 @@ from lab.bench_nvme_contenders import (
 )
 from lab.bench_nvme_index import Large
 from lab.bench_nvme_report import Case, Figures, Row, document, single, table
+from lab.options import add_path
 from tiercache.blocks import SLOT_ALIGNMENT
 from tiercache.errors import ConfigError
 from tiercache.tierconfig import parse_bytes
@@ -86,7 +87,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--path", type=Path, default=Path.cwd(), help="a directory on the disk (default: this one)")
+    add_path(parser)
     add("--bytes", type=_size, default="1GiB", help="of each operation (default: %(default)s)")
     add("--sizes", type=_sizes, default="1MiB,7MiB,31MiB", help="of blocks (default: %(default)s)")
     add("--rounds", type=_positive, default=5, metavar="N", help="(default: %(default)s)")

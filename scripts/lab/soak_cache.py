@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from lab.options import add_path
 from lab.soak_figures import BOUNDS, course, times
 from lab.soak_life import LAYOUTS, Orders, capacity
 from lab.soak_lives import Found, Lives, small_disk
@@ -108,7 +109,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     length.add_argument("--minutes", type=_minutes, metavar="M", help="instead of --blocks")
     add("--faults", choices=list(FAULTS), default="all", help="(default: %(default)s)")
     add("--seed", type=int, help="of what happens (default: a new one, which is told)")
-    add("--path", type=Path, default=Path.cwd(), help="a directory on the disk (default: this one)")
+    add_path(parser)
     add("--json", action="store_true", help="one JSON document on stdout")
     return parser.parse_args(arguments)
 
