@@ -87,12 +87,9 @@ class CheckpointTree:
             node = node.parent
 
     def _deepest(self, hashes: Sequence[BlockHash], end: int) -> Checkpoint:
-        nodes = self._nodes
-        for index in range(min(end, len(hashes)) - 1, -1, -1):
-            node = nodes.get(hashes[index])
-            if node is not None:
-                return node
-        return self._root
+        # A prompt has 30,000 hashes, and this is asked at each of its steps: no loop of ours.
+        found = next(filter(self._nodes.__contains__, reversed(hashes[:end])), None)
+        return self._root if found is None else self._nodes[found]
 
     def add(self, lineage: Lineage, index: int) -> Checkpoint:
         """Add the checkpoint that ends at hash ``index`` of ``lineage``, between its neighbours."""

@@ -7,7 +7,7 @@ first. When requests start and end, and which slots are taken, is decided in ``p
 
 from collections.abc import Callable, Collection, Iterable
 
-from tiercache.blocks import BlockHash, GroupKind, Key, key_hash, make_key
+from tiercache.blocks import BlockHash, GroupKind, Key, Lineage, key_hash, make_key
 from tiercache.checkpoints import Checkpoint, CheckpointTree
 from tiercache.events import EventKind, Journal
 from tiercache.policies.cost import checkpoint_worth
@@ -182,10 +182,11 @@ class Demoter:
 
         A prefix shrinks from its end, so these are the first that cannot be served any more.
         """
-        if not self._demote:
+        if not self._demote or not self._states:
             return
-        ends = {key_hash(key) for key in blocks if not self.elsewhere(key)}
-        for block_hash in ends & self.tree.hashes:
+        complete = self.tree.hashes
+        ends = [key for key in blocks if key_hash(key) in complete and not self.elsewhere(key)]
+        for block_hash in map(key_hash, ends):
             for pool, key in self.members(block_hash):
                 pool.policy.appraise(key, 0.0)
                 demoted = pool.policy.demote((key,), first=True)
@@ -193,14 +194,13 @@ class Demoter:
 
     def _strand(self, request: Request, node: Checkpoint, start: int, end: int) -> None:
         """Demote the attention blocks at ``start <= index < end``, the end of the prefix first."""
+        per_hash = self._tokens_per_hash
+        lineage = Lineage(node.hashes, per_hash)
         for pool in self._fulls:
-            step = pool.spec.tokens_per_chunk // self._tokens_per_hash
-            keys = [
-                make_key(node.hashes[index], pool.spec.group_id)
-                for index in range(end - 1, start - 1, -1)
-                if (index + 1) % step == 0
-            ]
-            self._record(EventKind.STRANDED, pool, pool.policy.demote(keys), request)
+            step = pool.spec.tokens_per_chunk
+            ends = range(start * per_hash // step * step + step, end * per_hash + 1, step)
+            keys = list(lineage.keys(pool.spec.group_id, ends))
+            self._record(EventKind.STRANDED, pool, pool.policy.demote(keys[::-1]), request)
 
     def _record(
         self, kind: EventKind, pool: SlotPool, keys: Collection[Key], request: Request

@@ -8,6 +8,7 @@ first is decided in ``demotion`` and the policies, how far a prefix can be resto
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -158,15 +159,13 @@ class PrimaryTier:
 
     def _boundaries(self, lineage: Lineage, elsewhere: Has | None, limit: int) -> Iterator[int]:
         """Boundaries in tokens at which there is or will be a checkpoint, the deepest first."""
-        hashes, step = lineage.hashes, self.tokens_per_hash
+        step = self.tokens_per_hash
+        hashes = lineage.hashes[: max(limit, 0) // step]
         arriving, complete = self._arriving, self.tree.hashes
-        for index in range(min(limit // step, len(hashes)) - 1, -1, -1):
-            if (
-                hashes[index] in complete
-                or hashes[index] in arriving
-                or (elsewhere and self._demoter.is_reachable(hashes[index], elsewhere))
-            ):
-                yield (index + 1) * step
+        for behind, block_hash in enumerate(reversed(hashes)):
+            known = block_hash in complete or block_hash in arriving
+            if known or (elsewhere and self._demoter.is_reachable(block_hash, elsewhere)):
+                yield (len(hashes) - behind) * step
 
     # --- stores
 
@@ -283,7 +282,7 @@ class PrimaryTier:
     def _locate(self, keys: Collection[Key]) -> tuple[list[tuple[SlotPool, list[Key]]], list[int]]:
         """Keys by pool, and the slots of all; KeyError before anything is done with one of them."""
         located = [(pool, list(group_keys)) for pool, group_keys in self._by_group(keys)]
-        return located, [slot for pool, run in located for slot in pool.locate(run)]
+        return located, list(chain.from_iterable(pool.locate(run) for pool, run in located))
 
     def unpin(self, keys: Collection[Key], *, hit: bool = True) -> None:
         """Undo one ``pin`` of each key, or one ``hold``, which was no hit.

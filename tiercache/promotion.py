@@ -6,7 +6,7 @@ served from the primary tier only: what cannot be brought there in time, or does
 missing before the engine has been told of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, filterfalse
@@ -19,7 +19,6 @@ from tiercache.jobs import STEP_KEYS, Jobs
 from tiercache.primary import PrimaryTier
 from tiercache.requests import Request
 from tiercache.restore import RestorePlan
-from tiercache.slots import Presence
 from tiercache.tiers.base import Done, SecondaryTier
 
 Restore = Literal["auto", "always"]
@@ -127,8 +126,7 @@ class Promoter:
         now = self._now()
         promotion = self._promotions.setdefault(request, Promotion(request, now))
         promotion.asked = now
-        if self._is_seeking(promotion, start, limit):
-            return None
+        self._seek(promotion, start, limit, now)
         if promotion.running and now < promotion.deadline:
             return None
         if promotion.running:
@@ -140,15 +138,19 @@ class Promoter:
             self._consider(promotion, plan, limit)
         return None if promotion.running else plan
 
-    def _is_seeking(self, promotion: Promotion, start: int, limit: int) -> bool:
-        """Whether tiers that others store into have not said yet what they have of the prompt."""
+    def _seek(self, promotion: Promotion, start: int, limit: int, now: float) -> None:
+        """Ask tiers that others store into what they have of the prompt, and hear what they say.
+
+        What they say at one step is used at the next one: the request's patience begins here.
+        """
         if promotion.seeks is None:
             keys = self._absent(promotion.request, start, limit) if self._jobs.seekers else []
             begun = [tier.seek(keys) for tier in self._jobs.seekers if keys]
             promotion.seeks = [waits for waits in begun if waits is not None]
+            if promotion.seeks:
+                promotion.deadline = now + self._patience_s
         if promotion.seeks:
             promotion.seeks = [waits for waits in promotion.seeks if waits()]
-        return bool(promotion.seeks)
 
     def _absent(self, request: Request, start: int, limit: int) -> list[Key]:
         """What the primary tier lacks of a prompt, group by group."""
@@ -162,10 +164,9 @@ class Promoter:
 
     def _may_try(self, promotion: Promotion, plan: RestorePlan, now: float) -> bool:
         """The first time, and if what it counted on did not come, or is gone."""
-        return not promotion.attempts or (
-            plan.boundary < promotion.boundary
-            and promotion.attempts < MAX_ATTEMPTS
-            and now < promotion.deadline
+        return now < promotion.deadline and (
+            not promotion.attempts
+            or (plan.boundary < promotion.boundary and promotion.attempts < MAX_ATTEMPTS)
         )
 
     def _consider(self, promotion: Promotion, plan: RestorePlan, limit: int) -> None:
@@ -176,7 +177,10 @@ class Promoter:
         if plan.boundary >= limit - limit % self._primary.tokens_per_hash:
             return
         deeper = self._primary.plan(
-            promotion.request, start=plan.boundary, limit=limit, elsewhere=self._jobs.has
+            promotion.request,
+            start=plan.boundary,
+            limit=limit,
+            elsewhere=self._jobs.has_but(promotion.request.barred),
         )
         if not deeper.restored:
             return
@@ -201,7 +205,7 @@ class Promoter:
         promotion.aim = None
         if any(len(keys) > pools[group_id].capacity for group_id, keys in grouped.items()):
             promotion.boundary = 0
-        elif not self._is_worth_it(promotion.gain, absent):
+        elif not self._is_worth_it(promotion, absent):
             promotion.boundary = 0
             promotion.request.remark = "to read more would take longer than to compute it"
             self.unworthy += 1
@@ -209,17 +213,18 @@ class Promoter:
             promotion.todo = _last(list(chain.from_iterable(absent.values())), needed)
         return len(needed)
 
-    def _is_worth_it(self, tokens: int, absent: dict[int, list[Key]]) -> bool:
+    def _is_worth_it(self, promotion: Promotion, absent: dict[int, list[Key]]) -> bool:
         if self._restore == "always" or not self.compute_rate:
             return True
-        seconds = sum(self._seconds(group_id, keys) for group_id, keys in absent.items())
-        return seconds < tokens / self.compute_rate
+        barred = promotion.request.barred
+        seconds = sum(self._seconds(*group, barred) for group in absent.items())
+        return seconds < promotion.gain / self.compute_rate
 
-    def _seconds(self, group_id: int, keys: list[Key]) -> float:
+    def _seconds(self, group_id: int, keys: list[Key], barred: Collection[str]) -> float:
         """About how long it takes to read ``keys``."""
         sample = keys[:: len(keys) // SAMPLE + 1]
         seconds = 0.0
-        for tier, run in self._jobs.sources(sample).items():
+        for tier, run in self._jobs.sources(sample, barred).items():
             nbytes = tier.memory.record_bytes[group_id] * len(keys) * len(run) / len(sample)
             seconds += nbytes / tier.load_rate if tier.load_rate else 0.0
         return seconds
@@ -252,21 +257,20 @@ class Promoter:
         Returns how many keys that were: none if there is no room for them.
         """
         keys = promotion.todo[:n]
-        found: dict[Presence, list[Key]] = {presence: [] for presence in Presence}
-        for key in keys:
-            found[self._primary.state(key)].append(key)
-        absent = found[Presence.MISSING]
-        sources = self._jobs.sources(absent)
+        grouped = [(self._primary.pools[g], run) for g, run in by_group(keys).items()]
+        missing = [(pool, pool.missing(run)) for pool, run in grouped]
+        absent = list(chain.from_iterable(run for _, run in missing))
+        sources = self._jobs.sources(absent, promotion.request.barred)
         if sum(map(len, sources.values())) < len(absent):
             promotion.todo = []  # something is gone since it was planned: the request asks again
             return len(keys)
-        self._hold(promotion, found[Presence.READY])
-        grouped = by_group(absent)
-        if not all(self._primary.pools[g].fits(len(run)) for g, run in grouped.items()):
+        for pool, run in grouped:
+            self._hold(promotion, list(filter(pool.ready.__contains__, run)))
+        if not all(pool.fits(len(run)) for pool, run in missing):
             promotion.retry_at = self._now() + ROOM_RETRY_S
             return 0
         promotion.todo = promotion.todo[n:]
-        for load in filter(None, map(self._loads.get, found[Presence.STORING])):
+        for load in filter(None, map(self._loads.get, keys)):
             load.promotions.add(promotion)
             promotion.loads.add(load)
         if absent:
@@ -297,8 +301,8 @@ class Promoter:
         for key in load.keys:
             del self._loads[key]
         failed = frozenset(done.failed)
-        good = [key for key in load.keys if key not in failed]
-        bad = [key for key in load.keys if key in failed]
+        good = list(filterfalse(failed.__contains__, load.keys))
+        bad = list(filter(failed.__contains__, load.keys))
         self._primary.fail(bad)
         self._primary.journal.note_unreadable(bad, load.tier)
         self._primary.commit(good, EventKind.PROMOTED)
@@ -308,7 +312,7 @@ class Promoter:
             self._hold(promotion, good)
 
     def _hold(self, promotion: Promotion, keys: list[Key]) -> None:
-        new = [key for key in keys if key not in promotion.held]
+        new = list(filterfalse(promotion.held.__contains__, keys))
         self._primary.hold(new)
         promotion.held.update(dict.fromkeys(new))
 
@@ -317,7 +321,7 @@ class Promoter:
         for load in promotion.loads:
             load.promotions.discard(promotion)
         promotion.loads.clear()
-        promotion.aim, promotion.todo = None, []
+        promotion.seeks, promotion.aim, promotion.todo = [], None, []
         self._primary.unpin(promotion.held, hit=False)
         promotion.held = {}
 

@@ -11,6 +11,7 @@ class Request:
     """One request: its lineage, what it used, and how much of it is in flight."""
 
     __slots__ = (
+        "barred",
         "finished",
         "lineage",
         "promoted",
@@ -33,6 +34,8 @@ class Request:
         self.finished = False
         self.promoted: dict[Key, str] = {}
         """What was brought from other tiers for it, and the name of the tier."""
+        self.barred: frozenset[str] = frozenset()
+        """Names of the tiers that nothing is to be brought from for it."""
         self.remark = ""
         """Why it was not brought more, if that was a decision."""
 
@@ -44,7 +47,9 @@ class Request:
         """
         used = self.used.setdefault(group_id, {})
         first = next(iter(keys), None)
-        if used and first and first not in used and self._is_before(first, next(iter(used))):
+        if not used:
+            used.update(dict.fromkeys(keys, True))
+        elif first and first not in used and self._is_before(first, next(iter(used))):
             self.used[group_id] = dict.fromkeys(keys, True) | used
         else:
             used.update(dict.fromkeys(filterfalse(used.__contains__, keys), True))

@@ -149,8 +149,8 @@ class SlotPool:
 
         Pins nest, for distinct keys in one call.
         """
-        again = [key for key in keys if key in self.policy.pinned] if self.policy.pinned else ()
-        for key in again:
+        pinned = self.policy.pinned
+        for key in filter(pinned.__contains__, keys) if pinned else ():
             self._extra_pins[key] = self._extra_pins.get(key, 0) + 1
         self.policy.pin(keys, hit=hit)
 
@@ -162,16 +162,16 @@ class SlotPool:
         in order, in small batches, and beside many that are pinned.
         """
         released = dict.fromkeys(keys)
-        if self._extra_pins:
-            released = {key: None for key in released if not self._drop_extra_pin(key)}
-        in_order = [key for key in self.policy.pinned if key in released] if hit else list(released)
+        for key in list(filter(self._extra_pins.__contains__, released)):
+            del released[key]
+            self._drop_extra_pin(key)
+        in_order = list(filter(released.__contains__, self.policy.pinned) if hit else released)
         self.policy.unpin(reversed(in_order) if self.spec.kind is GroupKind.FULL else in_order)
 
-    def _drop_extra_pin(self, key: Key) -> bool:
-        extra = self._extra_pins.pop(key, 0)
-        if extra > 1:
-            self._extra_pins[key] = extra - 1
-        return extra > 0
+    def _drop_extra_pin(self, key: Key) -> None:
+        self._extra_pins[key] -= 1
+        if not self._extra_pins[key]:
+            del self._extra_pins[key]
 
     def clear(self, foreign: Collection[int] = ()) -> None:
         """Drop every entry, whatever its state.

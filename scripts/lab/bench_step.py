@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long one call holds up the engine's scheduler, at its worst, beside vLLM's own manager.
 
-Each round plays a request of many blocks, with attention only, against full pools: it is looked up
-(a miss), stored in steps of a prompt's chunk, finished, looked up again and loaded. Each call is
-timed by itself. Ours are then played again over a disk with a million entries, which is read
-slowly: a request is brought back from there, and another one written to it. Milliseconds.
+Each round plays a request of many blocks against full pools: it is looked up (a miss), stored in
+steps of a prompt's chunk, finished, looked up again and loaded. Each call is timed by itself. That
+is done with attention only, then with a recurrent group beside it ("hybrid"), and with ours over a
+disk with a million entries that is read slowly ("disk"): a request is brought back from there, and
+another one written to it.
+
+Milliseconds. "cpu" is what the calling thread computed: what is worse by the clock waited for
+other threads, or for a busy machine. "nothing" is a loop that only counts, once in each step.
+"collection" is a garbage collection of the oldest generation with full pools; as vLLM does it,
+what was there at the start is left out of it.
 """
 
 import argparse
@@ -13,167 +19,99 @@ import json
 import statistics
 import sys
 import tempfile
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from vllm.v1.kv_offload.base import LookupResult, OffloadingManager, OffloadKey, ReqContext
+from vllm.utils.gc_utils import freeze_gc_heap
 from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 
-from lab.bench_primary import BLOCK, context, new_keys
+from lab.bench_primary import BLOCK
 from lab.bench_step_disk import slow_disk
-from tiercache.blocks import GROUP_SUFFIX_BYTES, GroupKind, GroupSpec
+from lab.bench_step_player import ATTENTION, RECURRENT, STEP_BLOCKS, Ours, Player, Prompt, Time
+from tiercache.blocks import GroupKind, GroupSpec
 from tiercache.cache import TieredCache
 from tiercache.vllm.manager import TierCacheManager
 
 SCHEMA: Final = "tiercache.bench/1"
-#: Blocks whose copies one step of the engine begins: 8,192 tokens of a prompt.
-STEP_BLOCKS: Final = 512
-#: How long a request may take to come back from the disk.
-PATIENCE_S: Final = 120.0
+#: Slots of attention for each of the recurrent group.
+BLOCKS_PER_STATE: Final = 256
+#: Slots that the pool of a cache over a disk has for each block of a request.
+SLOTS_PER_BLOCK: Final = 2
 
-Answer = TypeVar("Answer")
 Row = dict[str, Any]
 
 
-class Stopwatch:
-    """Milliseconds of calls, by name."""
-
-    def __init__(self) -> None:
-        self.times: defaultdict[str, list[float]] = defaultdict(list)
-
-    def __call__(self, name: str, call: Callable[[], Answer]) -> Answer:
-        start = time.perf_counter()
-        answer = call()
-        self.times[name].append((time.perf_counter() - start) * 1e3)
-        return answer
+def hashes(start: int, count: int) -> list[bytes]:
+    return [number.to_bytes(32, "big") for number in range(start, start + count)]
 
 
-class Player:
-    """Requests to one manager, as vLLM's scheduler makes them."""
-
-    def __init__(self, manager: OffloadingManager) -> None:
-        self.manager = manager
-        self.watch = Stopwatch()
-
-    def open(self, name: str, keys: list[OffloadKey]) -> ReqContext:
-        ctx = context(name, keys)
-        self.expect(name, keys)
-        self.watch("open", lambda: self.manager.on_new_request(ctx))
-        return ctx
-
-    def expect(self, name: str, keys: list[OffloadKey]) -> None:
-        """Say what only our connector says."""
-
-    def look_up(self, name: str, keys: list[OffloadKey], ctx: ReqContext) -> bool | None:
-        """Whether all of ``keys`` are there; None while the request should ask again."""
-        lookup, hit = self.manager.lookup, LookupResult.HIT
-        return all(lookup(key, ctx) is hit for key in keys)
-
-    def step(self) -> None:
-        """End a step of the engine."""
-
-    def store(self, keys: list[OffloadKey], ctx: ReqContext) -> None:
-        for start in range(0, len(keys), STEP_BLOCKS):
-            part = keys[start : start + STEP_BLOCKS]
-            output = self.watch("store", partial(self.manager.prepare_store, part, ctx))
-            if output is None or len(output.keys_to_store) < len(part):
-                raise RuntimeError("a full pool did not make room")
-            self.watch("stored", partial(self.manager.complete_store, set(part), ctx))
-            self.step()
-
-    def play(self, name: str, keys: list[OffloadKey]) -> None:
-        """One request that stores ``keys``, and one that loads them."""
-        first = self.open(name, keys)
-        self.watch("lookup, miss", lambda: self.look_up(name, keys, first))
-        self.store(keys, first)
-        self.watch("finish", lambda: self.manager.on_request_finished(first))
-        self.load(f"{name}-again", keys)
-
-    def load(self, name: str, keys: list[OffloadKey]) -> None:
-        ctx = self.open(name, keys)
-        deadline = time.monotonic() + PATIENCE_S
-        while (found := self.watch("lookup", lambda: self.look_up(name, keys, ctx))) is None:
-            self.step()
-            if time.monotonic() > deadline:
-                raise RuntimeError("the request did not come back from the disk")
-        if not found:
-            raise RuntimeError("what was stored is not there")
-        done = set(keys)
-        self.watch("load", lambda: self.manager.prepare_load(keys, ctx))
-        self.watch("loaded", lambda: self.manager.complete_load(done, ctx))
-        self.watch("finish", lambda: self.manager.on_request_finished(ctx))
-
-
-class Ours(Player):
-    """Our manager, told what our connector tells it."""
-
-    manager: TierCacheManager
-
-    def expect(self, name: str, keys: list[OffloadKey]) -> None:
-        self.manager.expect(name, [key[:-GROUP_SUFFIX_BYTES] for key in keys])
-
-    def look_up(self, name: str, keys: list[OffloadKey], ctx: ReqContext) -> bool | None:
-        self.manager.begin_lookup(name, start=0, limit=len(keys) * BLOCK)
-        try:
-            return None if self.manager.is_waiting else super().look_up(name, keys, ctx)
-        finally:
-            self.manager.end_lookup()
-
-    def step(self) -> None:
-        self.watch("step", lambda: self.manager.step(1))
-
-
-def fill(player: Player, count: int) -> None:
+def fill(player: Player, count: int, *, hybrid: bool) -> None:
     """Have the pool full of other requests' blocks, as they come in a server."""
     for start in range(0, count, STEP_BLOCKS):
-        keys = new_keys(start, min(STEP_BLOCKS, count - start))
-        ctx = player.open(f"fill-{start}", keys)
-        player.store(keys, ctx)
+        part = hashes(start, min(STEP_BLOCKS, count - start))
+        prompt = Prompt(f"fill-{start}", part, hybrid)
+        ctx = player.open(prompt)
+        player.store(prompt, ctx)
         player.manager.on_request_finished(ctx)
     player.watch.times.clear()
 
 
-def in_memory(slots: int) -> TieredCache:
-    group = GroupSpec(0, GroupKind.FULL, BLOCK, 4096)
-    return TieredCache([group], {0: slots}, tokens_per_hash=BLOCK)
+def in_memory(slots: int, *, hybrid: bool) -> TieredCache:
+    groups = [GroupSpec(ATTENTION, GroupKind.FULL, BLOCK, 4096)]
+    sizes = {ATTENTION: slots}
+    if hybrid:
+        groups.append(GroupSpec(RECURRENT, GroupKind.STATE, BLOCK, 4096))
+        sizes[RECURRENT] = slots // BLOCKS_PER_STATE
+    return TieredCache(groups, sizes, tokens_per_hash=BLOCK)
 
 
-def beside_vllm(slots: int, blocks: int, rounds: int) -> Iterator[Row]:
-    ours, theirs = Ours(TierCacheManager(in_memory(slots))), Player(CPUOffloadingManager(slots))
-    for player in (ours, theirs):
-        say(f"filling {slots:,} slots")
-        fill(player, slots)
+def beside_vllm(slots: int, blocks: int, rounds: int, *, hybrid: bool) -> Iterator[Row]:
+    states = slots // BLOCKS_PER_STATE if hybrid else 0
+    ours = ready(Ours(TierCacheManager(in_memory(slots, hybrid=hybrid))), slots, hybrid=hybrid)
+    ours.watch.times["collection"] = collections(rounds)
+    theirs = ready(Player(CPUOffloadingManager(slots + states)), slots, hybrid=hybrid)
+    theirs.watch.times["collection"] = collections(rounds)
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
-        keys = new_keys(slots + number * blocks, blocks)
+        prompt = Prompt(f"request-{number}", hashes(slots + number * blocks, blocks), hybrid)
         for player in (ours, theirs):
             with no_collection():
-                player.play(f"request-{number}", keys)
-    ours.watch.times.pop("step")
-    for name, times in ours.watch.times.items():
-        yield row(name, times, theirs.watch.times[name])
+                player.play(prompt)
+    yield from rows("hybrid: " if hybrid else "", ours.watch.times, theirs.watch.times)
+
+
+def ready(player: Player, slots: int, *, hybrid: bool) -> Player:
+    """An engine starts, and others use it until the pool is full."""
+    say(f"filling {slots:,} slots")
+    freeze_gc_heap()
+    fill(player, slots, hybrid=hybrid)
+    return player
+
+
+def collections(rounds: int) -> list[Time]:
+    watch = Player(CPUOffloadingManager(1)).watch
+    for _ in range(rounds):
+        watch("collection", gc.collect)
+    return watch.times["collection"]
 
 
 def over_a_disk(slots: int, blocks: int, rounds: int, entries: int) -> Iterator[Row]:
     """The pool holds twice the request, the disk everything."""
     with tempfile.TemporaryDirectory(dir=".", prefix=".bench-") as path:
         say(f"a disk with {entries:,} entries")
-        cache = in_memory(2 * blocks)
+        cache = in_memory(SLOTS_PER_BLOCK * blocks, hybrid=False)
         with slow_disk(Path(path), cache, entries) as disk:
+            freeze_gc_heap()
             player = Ours(TierCacheManager(cache))
             for number in range(rounds):
                 say(f"round {number + 1} of {rounds}, from a slow disk")
-                keys = [OffloadKey(key) for key in disk.request(number, blocks)]
+                fresh = hashes(slots + number * blocks, blocks)
                 with no_collection():
-                    player.load(f"from-disk-{number}", keys)
-                    player.play(f"to-disk-{number}", new_keys(slots + number * blocks, blocks))
-    for name, times in player.watch.times.items():
-        yield row(f"disk: {name}", times, None)
+                    player.load(Prompt(f"from-{number}", disk.request(number, blocks), False))
+                    player.play(Prompt(f"to-{number}", fresh, False))
+    yield from rows("disk: ", player.watch.times, {})
 
 
 @contextmanager
@@ -187,27 +125,35 @@ def no_collection() -> Iterator[None]:
         gc.enable()
 
 
-def row(name: str, times: Sequence[float], theirs: Sequence[float] | None) -> Row:
-    return {
-        "name": name,
-        "calls": len(times),
-        "median_ms": round(statistics.median(times), 4),
-        "p99_ms": round(sorted(times)[(len(times) * 99 - 1) // 100], 4),
-        "worst_ms": round(max(times), 4),
-        "vllm_worst_ms": None if theirs is None else round(max(theirs), 4),
-    }
+def rows(
+    prefix: str, ours: Mapping[str, Sequence[Time]], theirs: Mapping[str, Sequence[Time]]
+) -> Iterator[Row]:
+    for name, times in ours.items():
+        beside = theirs.get(name)
+        wall = sorted(time.wall for time in times)
+        yield {
+            "name": prefix + name,
+            "calls": len(times),
+            "median_ms": round(statistics.median(wall), 4),
+            "p99_ms": round(wall[(len(wall) * 99 - 1) // 100], 4),
+            "worst_ms": round(wall[-1], 4),
+            "worst_cpu_ms": round(max(time.cpu for time in times), 4),
+            "vllm_worst_ms": beside and round(max(time.wall for time in beside), 4),
+            "vllm_worst_cpu_ms": beside and round(max(time.cpu for time in beside), 4),
+        }
 
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def table(rows: list[Row]) -> str:
-    heads = ("calls", "median_ms", "p99_ms", "worst_ms", "vllm_worst_ms")
-    lines = [f"{'call':<20}" + "".join(f"{head.removesuffix('_ms'):>12}" for head in heads)]
-    for found in rows:
-        cells = ("-" if found[head] is None else found[head] for head in heads)
-        lines.append(f"{found['name']:<20}" + "".join(f"{cell:>12}" for cell in cells))
+def table(found: list[Row]) -> str:
+    heads = [key for key in found[0] if key != "name"]
+    names = [head.removesuffix("_ms").replace("_", " ") for head in heads]
+    lines = [f"{'call':<22}" + "".join(f"{name:>16}" for name in names)]
+    for row in found:
+        cells = ("-" if row[head] is None else row[head] for head in heads)
+        lines.append(f"{row['name']:<22}" + "".join(f"{cell:>16}" for cell in cells))
     return "\n".join(lines)
 
 
@@ -224,11 +170,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     args = parser.parse_args()
-    rows = [
-        *beside_vllm(args.slots, args.blocks, args.rounds),
+    found = [
+        *beside_vllm(args.slots, args.blocks, args.rounds, hybrid=False),
+        *beside_vllm(args.slots, args.blocks, args.rounds, hybrid=True),
         *over_a_disk(args.slots, args.blocks, args.rounds, args.entries),
     ]
-    print(json.dumps({"schema": SCHEMA, "rows": rows}) if args.json else table(rows))
+    print(json.dumps({"schema": SCHEMA, "rows": found}) if args.json else table(found))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import xxhash
 
 from lab.bench_nvme_contenders import block_key, capacity_of
 from lab.bench_nvme_index import RECORDS_PER_SEGMENT, Large
-from tiercache.blocks import SLOT_ALIGNMENT, Key, key_hash
+from tiercache.blocks import SLOT_ALIGNMENT, BlockHash, Key, key_hash
 from tiercache.cache import TieredCache
 from tiercache.tierconfig import NvmeConfig
 from tiercache.tiers.base import SlotMemory
@@ -36,12 +36,12 @@ class Disk:
     def __init__(self, entries: int) -> None:
         self._entries = entries
 
-    def request(self, number: int, blocks: int) -> list[Key]:
-        """Keys of request ``number``, which no other request has; the youngest come first."""
+    def request(self, number: int, blocks: int) -> list[BlockHash]:
+        """Hashes of request ``number``, which no other request has; the youngest come first."""
         first = self._entries - (number + 1) * blocks
         if first < 0:
             raise ValueError(f"the disk has {self._entries} entries, too few for these requests")
-        return [block_key(0, n) for n in range(first, first + blocks)]
+        return [key_hash(block_key(0, n)) for n in range(first, first + blocks)]
 
 
 @contextmanager

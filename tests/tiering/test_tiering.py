@@ -277,3 +277,21 @@ def test_the_first_tier_comes_first(make_rig: MakeRig) -> None:
     jobs = Jobs(rig.tiers)
     assert jobs.sources([d, c, b, a]) == {rig.tiers[0]: [b, a], rig.tiers[1]: [c]}
     assert [jobs.has(each) for each in (a, b, c, d)] == [True, True, True, False]
+
+
+def test_a_step_hears_of_as_many_entries_as_it_has_time_for(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a tier that comes back with much at once; a job is not divided."""
+    monkeypatch.setattr("tiercache.jobs.STEP_KEYS", 1)
+    hashes, stocked = conversation(8, 6)
+    rig.stock(stocked)
+    rig.wants(rig.open(hashes))
+    rig.tier.end()
+    storing = []
+    for _ in (FULL, *STATES):
+        assert rig.cache.pending
+        rig.cache.poll()
+        storing.append(sum(group.storing for group in rig.cache.counts().values()))
+    assert storing == sorted(set(storing), reverse=True)
+    assert storing[-1] == 0

@@ -2,6 +2,7 @@
 """The manager by itself: vLLM's contract, and that nothing is ever raised into the engine."""
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -335,3 +336,25 @@ def test_nothing_piles_up_after_a_fault(
     for number in range(3):
         manager.on_request_finished(begin(manager, f"later {number}"))
     assert manager._hashes == {}
+
+
+def test_a_fault_in_a_lookup_is_a_miss(
+    manager: TierCacheManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx, wanted = begin(manager, "a"), keys(FULL, 0)
+    manager.prepare_store(wanted, ctx)
+    monkeypatch.setattr(manager.cache, "is_loading", None)
+    assert manager.lookup(wanted[0], ctx) is LookupResult.MISS
+    assert manager.sick
+
+
+def test_a_shutdown_closes_the_rest_after_a_fault(
+    manager: TierCacheManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[int] = []
+    arenas: list[Any] = [SimpleNamespace(close=lambda n=n: closed.append(n)) for n in (1, 2)]
+    arenas.insert(1, SimpleNamespace(close=None))
+    monkeypatch.setattr(manager, "_attached", arenas)
+    monkeypatch.setattr(manager.cache, "close", None)
+    manager.shutdown()
+    assert closed == [1, 2]

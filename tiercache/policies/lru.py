@@ -66,10 +66,10 @@ class LRU(Policy):
             self.touch(filter(self._demoted.__contains__, keys))
 
     def unpin(self, keys: Iterable[Key]) -> None:
-        pop, live = self._pinned.pop, self._live
-        for key in keys:
-            if pop(key, False) and key in live:
-                live.move_to_end(key)
+        pop, move_to_end = self._pinned.pop, self._live.move_to_end
+        hits = [key for key in keys if pop(key, False)]
+        for key in filterfalse(self._demoted.__contains__, hits) if self._demoted else hits:
+            move_to_end(key)
 
     @property
     def pinned(self) -> Collection[Key]:

@@ -37,6 +37,7 @@ from tiercache.restore import RestorePlan
 from tiercache.sharing import ArenaTicket, Attached, attach
 from tiercache.tiers.base import SlotMemory
 from tiercache.tiers.factory import open_tiers
+from tiercache.vllm.filters import barred
 from tiercache.vllm.geometry import Blueprint
 from tiercache.vllm.metrics import Meter
 from tiercache.vllm.transfer import SlotsLoadStoreSpec
@@ -97,6 +98,8 @@ class TierCacheManager(OffloadingManager):
         self._holders = max(self._pools.values(), key=lambda pool: pool.capacity).holders
         """The biggest group's slots, and which of them the next lookup will most likely hit."""
         self._next = 0
+        self._stop: int | None = None
+        """The one of them that the plan does not reach. A prefix is asked for up to there."""
         self._hashes: dict[str, Sequence[bytes]] = {}
         self._requests: dict[str, Request] = {}
         self._declined: dict[str, frozenset[GroupKind]] = {}
@@ -109,8 +112,9 @@ class TierCacheManager(OffloadingManager):
 
     def _fall_sick(self) -> None:
         self.sick = True
+        self.is_waiting = False  # else whoever was told to ask again would do so for ever
         self._holders, self._next = [None], 0
-        self._limit = {}
+        self.end_lookup()
 
     # --- what the connector tells beyond vLLM's interface
 
@@ -182,15 +186,25 @@ class TierCacheManager(OffloadingManager):
             return None
         self._lost[request_id] = plan.lost
         if self.cache.has_states:
-            self._limit = {
-                group_suffix(group_id): plan.boundary + group.lookahead
-                for group_id, group in self.cache.groups.items()
-                if group.kind is GroupKind.FULL
-            }
+            self._end_at(request, plan.boundary)
         return plan
+
+    def _end_at(self, request: Request, boundary: int) -> None:
+        """Have attention blocks beyond ``boundary`` miss."""
+        for group_id, group in self.cache.groups.items():
+            if group.kind is not GroupKind.FULL:
+                continue
+            limit = boundary + group.lookahead
+            self._limit[group_suffix(group_id)] = limit
+            pool = self.cache.primary.pools[group_id]
+            if pool.holders is self._holders:
+                step = group.tokens_per_chunk
+                beyond = request.lineage.key(group_id, limit - limit % step + step)
+                self._stop = None if beyond is None else pool.ready.get(beyond)
 
     def end_lookup(self) -> None:
         self._limit = {}
+        self._stop = None
 
     @guarded(lambda: "")
     def explain(self, request_id: str, plan: RestorePlan) -> str:
@@ -208,16 +222,17 @@ class TierCacheManager(OffloadingManager):
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         slot = self._next
-        if self._holders[slot] == key and not self._limit:
+        if self._holders[slot] == key and slot != self._stop:
             self._next = slot + 1
             return HIT
         return self._lookup(key, req_context)
 
+    @guarded(lambda: LookupResult.MISS)
     def _lookup(self, key: OffloadKey, ctx: ReqContext) -> LookupResult:
         suffix = key[-GROUP_SUFFIX_BYTES:]
         pool = self._pools.get(suffix)
         limit = self._limit.get(suffix)
-        if pool is None or self.sick:
+        if pool is None:
             return LookupResult.MISS
         if limit is not None and (ctx.get_offload_key_position(key) or 0) > limit:
             return LookupResult.MISS
@@ -237,9 +252,18 @@ class TierCacheManager(OffloadingManager):
         return CacheHitSource.HOST
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
-        """Pin what was a hit in this step; vLLM asks for nothing else."""
-        slots = self.cache.load(self._request(req_context), keys)
+        """Pin what was a hit in this step; vLLM asks for nothing else.
+
+        A fault breaks no promise: from then on nobody is given these slots any more.
+        """
+        slots = self._pin(keys, req_context)
+        if slots is None:
+            slots = [self._pools[key[-GROUP_SUFFIX_BYTES:]].ready[key] for key in keys]
         return SlotsLoadStoreSpec(np.array(slots, np.int32))
+
+    @guarded(lambda: None)
+    def _pin(self, keys: Collection[OffloadKey], ctx: ReqContext) -> list[int] | None:
+        return self.cache.load(self._request(ctx), keys)
 
     @guarded(lambda: None)
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
@@ -276,17 +300,19 @@ class TierCacheManager(OffloadingManager):
 
     @guarded(RequestOffloadingContext)
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
-        self._open(req_context.req_id)
+        self._open(req_context)
         return RequestOffloadingContext()
 
-    def _open(self, request_id: str) -> Request:
-        request = self.cache.open(request_id, self._hashes.pop(request_id, ()))
-        self._requests[request_id] = request
+    def _open(self, ctx: ReqContext) -> Request:
+        request = self.cache.open(ctx.req_id, self._hashes.pop(ctx.req_id, ()))
+        if self.cache.tiering is not None:
+            request.barred = barred(self.cache.tiering.tiers, ctx.load_tier_filter)
+        self._requests[ctx.req_id] = request
         return request
 
     def _request(self, ctx: ReqContext) -> Request:
         """The request of a context, announced or not."""
-        return self._requests.get(ctx.req_id) or self._open(ctx.req_id)
+        return self._requests.get(ctx.req_id) or self._open(ctx)
 
     @guarded(lambda: None)
     def on_request_finished(self, req_context: ReqContext) -> None:
@@ -313,12 +339,11 @@ class TierCacheManager(OffloadingManager):
 
     def shutdown(self) -> None:
         """Close the tiers, then let go of the arenas that they copy from."""
-        try:
-            self.cache.close()
-        except Exception:
-            logger.exception("tiercache: the tiers were not closed in order")
-        for arena in self._attached:
-            arena.close()
+        for close in (self.cache.close, *(arena.close for arena in self._attached)):
+            try:
+                close()
+            except Exception:
+                logger.exception("tiercache: not closed in order")
         self._attached.clear()
 
     def take_events(self) -> Iterable[OffloadingEvent]:
