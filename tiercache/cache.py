@@ -256,7 +256,11 @@ class TieredCache:
             self.observer.finished(request)
 
     def reset(self) -> None:
-        """Drop everything, in all tiers and for good; running requests go on from nothing."""
+        """Drop everything, in all tiers and for good; running requests go on from nothing.
+
+        What is stored after it serves this process only: what changed, such as the weights, is in
+        no name. A process that is killed before a tier has heard of it leaves what was there.
+        """
         if self.tiering is None:
             self.primary.reset()
         else:

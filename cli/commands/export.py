@@ -71,6 +71,9 @@ def export(
     if as_json and target is None and data is None:
         raise click.UsageError("--json is about files: give -o or --data; the index is JSON anyway")
     with opened_one(pool, namespace) as one:
+        if one.is_cleared:
+            text = "its server has reset its caches, and what it stores is for nobody else"
+            raise TierCacheError(f"{one.directory} cannot be exported: {text}")
         entries = read_entries(one)
         written = entries
         if data is not None:

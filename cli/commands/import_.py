@@ -131,12 +131,14 @@ def _add(
     data: "Data | None",
     progress: Progress,
 ) -> "Added":
+    from tiercache.tiers.nvme.environment import inherit
     from tiercache.tiers.nvme.transfer import add_data, add_index
     from tiercache.tiers.nvme.writing import held
 
     one = _create(pool, found) if one is None else one
     try:
         with held(one.directory):
+            inherit(one.index_directory)
             if data is None:
                 return add_index(one, found.entries)
             return add_data(one, data, progress, min_free=MIN_FREE_BYTES)

@@ -69,21 +69,24 @@ def _pair(one: int, other: int) -> bytes:
 
 
 def _replay(path: Path) -> Past:
-    past, resetting = Past(), False
+    past, resetting, cleared = Past(), False, False
     for what, payload in _records(path):
         if what == STORED:
             past.kept.add(Key(payload))
             # Nothing is stored before what was cleared has left the index.
+            cleared |= resetting
             past.oldest, resetting = (past.epoch if resetting else past.oldest), False
         elif what == GONE:
             past.kept.discard(Key(payload))
         elif what == OPENED:
-            resetting = False
+            resetting = cleared = False
         elif what == RESET:
             past.oldest, past.epoch = int.from_bytes(payload[:8]), int.from_bytes(payload[8:16])
             resetting = True
         else:
             past.born = max(past.born, int.from_bytes(payload[:8]))
+    if cleared:
+        past.kept.clear()  # what is stored after a reset is not for the next process
     return past
 
 

@@ -59,7 +59,7 @@ FOLLOWED: Final = 16_384
 #: How many processes have what they store flushed.
 POWER: Final = 0.125
 #: What a namespace may hold besides segments: nothing unfinished.
-NAMES: Final = {"meta.json", "lock", "index", "data.mdb", "lock.mdb", "g0", "g1", "g2"}
+NAMES: Final = {"meta.json", "lock", "index", "data.mdb", "lock.mdb", "cleared", "g0", "g1", "g2"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,6 +104,28 @@ def test_a_full_disk_leaves_no_file(run: Run, directory: Path, tmp_path: Path) -
         assert not list(small.iterdir())
 
 
+@pytest.fixture
+def cleared(directory: Path) -> Path:
+    """A pool whose server has reset its caches, and stored what is there after that."""
+    (directory / "index" / "cleared").touch(mode=0o600)
+    return directory
+
+
+def test_what_came_after_a_reset_is_not_exported(run: Run, cleared: Path) -> None:
+    code, out, err = run("export", cleared)
+    assert (code, out) == (ExitCode.PROBLEM, "")
+    assert "has reset its caches" in err
+
+
+def test_what_came_after_a_reset_is_replaced_by_an_import(
+    run: Run, tar: Path, directory: Path
+) -> None:
+    (directory / "index" / "cleared").touch(mode=0o600)
+    assert run("verify", directory)[0] == ExitCode.OK
+    assert run("import", directory.parent, tar, "--yes")[0] == ExitCode.OK
+    assert served(directory) == set(STORED)
+
+
 def test_an_export_beside_a_server_is_whole(run: Run, tmp_path: Path) -> None:
     with Server(tmp_path / "nvme") as server:
         server.store(0, 24)

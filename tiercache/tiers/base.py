@@ -184,7 +184,11 @@ class SecondaryTier(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Forget every record, for good; jobs that run end, and leave nothing behind."""
+        """Forget every record, for good; jobs that run end, and leave nothing behind.
+
+        What blocks are has changed, and their names have not: a tier that outlives its process
+        keeps what is stored after this from the next one.
+        """
 
     @property
     @abstractmethod

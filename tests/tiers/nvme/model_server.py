@@ -80,6 +80,8 @@ class ModelServer:
         self.running: dict[int, Running] = {}
         self.era = 0
         self.clearing = False
+        self.disinherits = False
+        """Whether the next process finds nothing of what this one has stored."""
         self.tell: Callable[[str, Iterable[Key], Version], None] = lambda *_: None
 
     # --- its life
@@ -183,7 +185,7 @@ class ModelServer:
 
     def poll(self) -> None:
         if self.clearing and self.tier._ledger.is_current:
-            self.clearing = False
+            self.clearing, self.disinherits = False, True
             self.ghosts.clear()
         for done in self.tier.poll():
             self.ended(done)
@@ -245,6 +247,10 @@ class ModelServer:
         """
         self.open()
         found = published(self.tier)
+        if self.disinherits:
+            assert found == []
+            self.acked.clear()
+            self.ghosts.clear()
         must = self.acked.keys() - set(lost)
         assert at_risk or must <= set(found)
         assert set(found) <= must | self.ghosts.keys() | (self.acked.keys() if at_risk else set())
@@ -254,7 +260,7 @@ class ModelServer:
         self.may_be_there(self.acked)
         self.acked = here
         self.unlinked.clear()
-        self.shortened = self.clearing = False
+        self.shortened = self.clearing = self.disinherits = False
 
     def _read(self, run: Sequence[Key]) -> Iterable[tuple[Key, Version]]:
         """Load keys that may have failed to survive; which came back, and what they are."""

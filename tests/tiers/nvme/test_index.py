@@ -115,8 +115,19 @@ def test_clear_removes_everything_and_goes_on(opened: Opener, tmp_path: Path) ->
     assert contents(index) == set()
     assert (tmp_path / "index" / "data.mdb").stat().st_size == index.info()["file_bytes"] == 8192
     write(index, 20)
+    assert contents(index) == expected(after(20))
+
+
+def test_who_opens_a_cleared_index_next_finds_nothing_and_begins_anew(opened: Opener) -> None:
+    index = opened()
+    index.clear()
+    write(index, 20)
     index.close()
-    assert contents(opened()) == expected(after(20))
+    index = opened()
+    assert contents(index) == set()
+    write(index, 30)
+    index.close()
+    assert contents(opened()) == expected(after(30))
 
 
 def test_only_the_owner_may_read_the_files(opened: Opener, tmp_path: Path) -> None:

@@ -30,8 +30,31 @@ def test_clear_forgets_everything_for_good(rig: Rig) -> None:
     assert tier.stats().used == 0
     wait_cleared(rig, tier)
     rig.stored(tier, A)
+    assert published(tier) == A
+
+
+def test_what_is_stored_after_a_clear_is_not_for_the_next_process(rig: Rig) -> None:
+    """As its weights are those that the name says; the process after that is one like any other."""
+    tier, _ = full_tier(rig)
+    tier.clear()
+    wait_cleared(rig, tier)
+    rig.stored(tier, A)
     tier.close()
-    assert published(rig.open()) == A
+    again = rig.open()
+    assert published(again) == []
+    rig.stored(again, B)
+    again.close()
+    assert not list(rig.path.rglob("cleared"))
+    assert published(rig.open()) == B
+
+
+def test_an_index_that_is_reopened_after_a_clear_keeps_what_came_since(rig: Rig) -> None:
+    tier, _ = full_tier(rig)
+    tier.clear()
+    wait_cleared(rig, tier)
+    rig.stored(tier, A)
+    tier._disk.index._reopen(anew=False)
+    assert in_index(tier) == {0: 1, 1: 0}
 
 
 def test_clear_just_before_close(rig: Rig) -> None:
@@ -108,8 +131,7 @@ def test_a_clear_that_fails_is_repeated(rig: Rig, monkeypatch: pytest.MonkeyPatc
         until(lambda: not tier._clearing)
     wait_cleared(rig, tier)
     rig.stored(tier, A)
-    tier.close()
-    assert published(rig.open()) == A
+    assert rig.loaded(tier, A) == A
 
 
 def test_a_clear_that_fails_is_repeated_when_the_tier_is_closed(

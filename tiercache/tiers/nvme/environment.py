@@ -6,6 +6,7 @@ than it was made for. Not what its pages say.
 """
 
 import mmap
+import os
 import shutil
 import stat
 import struct
@@ -47,6 +48,8 @@ DAMAGE: Final = (
 _META: Final = struct.Struct("=24xQ8xIH42xIH42x")
 _OURS: Final = (0, LMDB_PAGE_BYTES, 0x08, 0, 0)
 DATA, LOCK, COMPACT = "data.mdb", "lock.mdb", "compact"
+#: A file beside them: what the environment holds is not for the process that opens it next.
+CLEARED = "cleared"
 
 
 def map_limit(slots: Mapping[int, int]) -> int:
@@ -79,6 +82,29 @@ def remove(directory: Path) -> None:
     """Remove the files of a closed environment."""
     for name in (LOCK, DATA):
         (directory / name).unlink(missing_ok=True)
+
+
+def disinherit(directory: Path) -> None:
+    """Have ``inherit`` remove the environment; on the disk when this returns. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    os.close(os.open(directory / CLEARED, flags, 0o600))
+    sync(directory)
+
+
+def inherit(directory: Path) -> None:
+    """Take over what a former process left, or remove it if that said so. Raises OSError."""
+    if os.path.lexists(directory / CLEARED):
+        remove(directory)
+        (directory / CLEARED).unlink()
+
+
+def sync(path: Path) -> None:
+    """Return when the disk has a file, or the names in a directory. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def strange(directory: Path) -> str | None:

@@ -27,6 +27,8 @@ from tiercache.tiers.nvme.environment import (
     DAMAGE,
     LMDB_PAGE_BYTES,
     LOCK_BYTES,
+    disinherit,
+    inherit,
     map_limit,
     open_environment,
     remove,
@@ -114,6 +116,7 @@ class Index:
         _claim(self._directory, self)
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            inherit(self._directory)
             self._environment = self._open()
         except (OSError, lmdb.Error) as error:
             _OPEN.pop(self._directory, None)
@@ -158,9 +161,14 @@ class Index:
         self._write(to_edits(changes), [])
 
     def clear(self) -> None:
-        """Remove all entries; the file begins anew. Raises NotIndexedError."""
+        """Remove all entries, those to come as well when the index is opened next.
+
+        Who clears has changed what blocks are, as new weights do, and the directory's name does not
+        say so: what is stored from here on is right for this process only. Raises NotIndexedError.
+        """
         self._check_process()
         try:
+            disinherit(self._directory)
             self._reopen(anew=True)
         except (OSError, lmdb.Error) as error:
             raise NotIndexedError(f"the index was not cleared: {error}") from error

@@ -6,6 +6,7 @@ repairs or locks anything, but for the place that LMDB gives each reader in ``in
 is damaged, and how it is put right, is ``audit`` and ``repair``.
 """
 
+import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -14,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from tiercache.blocks import Key, make_key
 from tiercache.errors import FormatError, NoPoolError, TierCacheError
-from tiercache.tiers.nvme.environment import DATA
+from tiercache.tiers.nvme.environment import CLEARED, DATA
 from tiercache.tiers.nvme.namespace import (
     FORMAT,
     INDEX,
@@ -88,6 +89,11 @@ class OfflineNamespace:
     def format(self) -> int | None:
         """Version of what lies here; None if meta.json is missing or damaged."""
         return None if self.meta is None else int(self.meta["format"])
+
+    @property
+    def is_cleared(self) -> bool:
+        """Whether its server has cleared it: what it holds is for that process, and no other."""
+        return os.path.lexists(self.directory / INDEX / CLEARED)
 
     @property
     def created_by(self) -> str | None:

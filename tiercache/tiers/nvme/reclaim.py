@@ -15,11 +15,12 @@ from typing import NamedTuple
 from tiercache.errors import TierCacheError
 from tiercache.tiers.base import neighbours
 from tiercache.tiers.nvme import tree
+from tiercache.tiers.nvme.environment import sync
 from tiercache.tiers.nvme.freeslots import gaps
 from tiercache.tiers.nvme.offline import OfflineNamespace, StoredEntry
 from tiercache.tiers.nvme.segments import segment_name, segment_number
 from tiercache.tiers.nvme.tree import Seen
-from tiercache.tiers.nvme.writing import cut, punch, sync, wipe
+from tiercache.tiers.nvme.writing import cut, punch, wipe
 
 Ranges = list[tuple[int, int]]
 """First byte, byte behind the last."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tiercache.tiers.nvme.environment import COMPACT, DATA
+from tiercache.tiers.nvme.environment import CLEARED, COMPACT, DATA
 from tiercache.tiers.nvme.environment import LOCK as READERS
 from tiercache.tiers.nvme.findings import Check, Finding, Remedy
 from tiercache.tiers.nvme.namespace import INDEX, LOCK, META
@@ -127,7 +127,8 @@ def _expected(name: str, groups: Mapping[int, int]) -> int | None:
         kinds = {META: stat.S_IFREG, LOCK: stat.S_IFREG, INDEX: stat.S_IFDIR, _NEW_META: 0}
         return stat.S_IFDIR if group_of(top) in groups else kinds.get(top)
     if top == INDEX:
-        return {DATA: stat.S_IFREG, READERS: stat.S_IFREG, COMPACT: 0}.get(file)
+        files = (DATA, READERS, CLEARED)
+        return stat.S_IFREG if file in files else 0 if file == COMPACT else None
     if group_of(top) not in groups or segment_number(file) < 0:
         return None
     return 0 if file.endswith(UNFINISHED) else stat.S_IFREG

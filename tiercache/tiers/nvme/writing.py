@@ -16,7 +16,15 @@ from typing import Final
 import lmdb
 
 from tiercache.errors import ConfigError, DamageError, PoolBusyError, TierCacheError
-from tiercache.tiers.nvme.environment import DATA, audit, clear_copy, compact, connect, strange
+from tiercache.tiers.nvme.environment import (
+    DATA,
+    audit,
+    clear_copy,
+    compact,
+    connect,
+    strange,
+    sync,
+)
 from tiercache.tiers.nvme.namespace import INDEX, LOCK, Namespace, owner
 from tiercache.tiers.nvme.pages import Entry, Location, edit, is_intact, to_edits
 
@@ -151,15 +159,6 @@ def index_of(directory: Path) -> Iterator[IndexWriter]:
         yield writer
     finally:
         writer.close()
-
-
-def sync(path: Path) -> None:
-    """Return when the disk has a file, or the names in a directory. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
