@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.bench_mooncake_contenders import Bare, Contender, Ours
-from lab.bench_nvme import _positive, _size, _sizes
 from lab.bench_nvme_contenders import Workload
 from lab.bench_nvme_report import SCHEMA, ratio
+from lab.program import block_size, block_sizes, positive
 from lab.store import machine, master, program
 from tiercache.tiers.mooncake.client import POOL
 
@@ -89,10 +89,15 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--bytes", type=_size, default="128MiB", help="of each operation (default: %(default)s)")
-    add("--sizes", type=_sizes, default="64KiB,1MiB,7MiB,31MiB", help="(default: %(default)s)")
-    add("--rounds", type=_positive, default=5, metavar="N", help="(default: %(default)s)")
-    add("--depth", type=_positive, metavar="N", help="the tier's queue_depth (default: its own)")
+    add(
+        "--bytes",
+        type=block_size,
+        default="128MiB",
+        help="of each operation (default: %(default)s)",
+    )
+    add("--sizes", type=block_sizes, default="64KiB,1MiB,7MiB,31MiB", help="(default: %(default)s)")
+    add("--rounds", type=positive, default=5, metavar="N", help="(default: %(default)s)")
+    add("--depth", type=positive, metavar="N", help="the tier's queue_depth (default: its own)")
     add("--json", action="store_true", help="one JSON document on stdout")
     return parser.parse_args(arguments)
 

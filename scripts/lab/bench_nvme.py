@@ -32,10 +32,7 @@ from lab.bench_nvme_contenders import (
 )
 from lab.bench_nvme_index import Large
 from lab.bench_nvme_report import Case, Figures, Row, document, single, table
-from lab.options import add_path
-from tiercache.blocks import SLOT_ALIGNMENT
-from tiercache.errors import ConfigError
-from tiercache.tierconfig import parse_bytes
+from lab.program import add_path, block_size, block_sizes, positive, say
 
 RIVALS: dict[str, type[Contender]] = {
     "fio": fio.Fio,
@@ -88,13 +85,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add_path(parser)
-    add("--bytes", type=_size, default="1GiB", help="of each operation (default: %(default)s)")
-    add("--sizes", type=_sizes, default="1MiB,7MiB,31MiB", help="of blocks (default: %(default)s)")
-    add("--rounds", type=_positive, default=5, metavar="N", help="(default: %(default)s)")
-    add("--entries", type=_positive, default=1_000_000, metavar="N", help="of the large tier")
+    add("--bytes", type=block_size, default="1GiB", help="of each operation (default: %(default)s)")
+    add(
+        "--sizes",
+        type=block_sizes,
+        default="1MiB,7MiB,31MiB",
+        help="of blocks (default: %(default)s)",
+    )
+    add("--rounds", type=positive, default=5, metavar="N", help="(default: %(default)s)")
+    add("--entries", type=positive, default=1_000_000, metavar="N", help="of the large tier")
     add(
         "--fio-depth",
-        type=_positive,
+        type=positive,
         default=DEPTH,
         metavar="N",
         help="blocks that fio moves at once (default: %(default)s, as many as the tier's jobs)",
@@ -108,27 +110,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--json", action="store_true", help="one JSON document on stdout")
     return parser.parse_args(arguments)
-
-
-def _size(text: str) -> int:
-    try:
-        size = parse_bytes("size", text)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if size % SLOT_ALIGNMENT:
-        raise argparse.ArgumentTypeError(f"{text} is not a multiple of {SLOT_ALIGNMENT} bytes")
-    return size
-
-
-def _sizes(text: str) -> list[int]:
-    return [_size(part) for part in text.split(",")]
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
 
 
 def _names(text: str) -> list[str]:
@@ -232,10 +213,6 @@ def lookups(directory: Path, entries: int, rounds: int) -> list[Row]:
     large.make()
     found = large.lookups(min(LOOKUP_KEYS, entries), rounds)
     return [single("lookup", found), single("restart", [large.restart() for _ in range(rounds)])]
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

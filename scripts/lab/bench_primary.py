@@ -9,7 +9,6 @@ import argparse
 import gc
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any
 from vllm.v1.kv_offload.base import OffloadingManager, OffloadKey, ReqContext, make_offload_key
 from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 
+from lab.program import say
 from tiercache.blocks import GroupKind, GroupSpec, Key
 from tiercache.cache import TieredCache
 from tiercache.vllm.manager import TierCacheManager
@@ -163,10 +163,6 @@ def row(name: str, resident: int, keys: int, mine: float, theirs: float | None) 
         "vllm_us": None if theirs is None else round(theirs, 3),
         "ratio": None if theirs is None else round(theirs / mine, 2),
     }
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def table(rows: list[Row]) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from lab.bench_scale_disk import make, restart, turnover
 from lab.bench_scale_ram import primary
 from lab.bench_scale_report import Figures, Row, document, extrapolated, row, table
-from lab.options import add_path
+from lab.program import add_path, say
 
 PREFIX = 10_000
 
@@ -104,10 +104,6 @@ def alone(measure: Callable[..., Figures], *args: object) -> Figures:
     # Ends what it began when this process is told to end.
     with context.Pool(1) as pool:
         return pool.apply(measure, args)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import argparse
 import gc
 import json
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 from lab.bench_primary import BLOCK
 from lab.bench_step_disk import slow_disk
 from lab.bench_step_player import ATTENTION, RECURRENT, STEP_BLOCKS, Ours, Player, Prompt, Time
+from lab.program import say
 from tiercache.blocks import GroupKind, GroupSpec
 from tiercache.cache import TieredCache
 from tiercache.vllm.manager import TierCacheManager
@@ -141,10 +141,6 @@ def rows(
             "vllm_worst_ms": beside and round(max(time.wall for time in beside), 4),
             "vllm_worst_cpu_ms": beside and round(max(time.cpu for time in beside), 4),
         }
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def table(found: list[Row]) -> str:

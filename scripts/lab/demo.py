@@ -18,6 +18,7 @@ from pathlib import Path
 from lab import idle, shared, transfers
 from lab.engine import engine
 from lab.models import model_path
+from lab.program import positive
 from lab.quiet import Terminal, logged, tail
 from lab.recipes import QWEN3_NEXT
 from lab.report import next_steps, table
@@ -77,7 +78,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print one JSON document, no table")
     parser.add_argument(
         "--repeats",
-        type=_positive,
+        type=positive,
         default=3,
         metavar="N",
         help="plays per run; the time shown is their median (default: %(default)s)",
@@ -86,13 +87,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--shared", action="store_true", help="two servers that share a Mooncake store, instead"
     )
     return parser.parse_args(arguments)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
 
 
 def _play_all(repeats: int, log: Path) -> list[idle.Run]:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from lab.fleet_machines import ROUTERS, Fleet, play
 from lab.fleet_report import Costs, Row, document, row, table, with_gains
+from lab.program import say
 from tiercache.errors import ConfigError, TraceError
 from tiercache.replay.conversations import Selection
 from tiercache.replay.simulate import Setup
@@ -144,10 +145,6 @@ def requests(options: argparse.Namespace, machines: int) -> Stream:
     if options.scenario == SCENARIOS[0]:
         selection = Selection()
     return scenario(options.scenario, block_tokens=options.block_tokens, selection=selection)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from lab.options import add_path
+from lab.program import add_path, say
 from lab.soak_figures import BOUNDS, course, times
 from lab.soak_life import LAYOUTS, Orders, capacity
 from lab.soak_lives import Found, Lives, small_disk
@@ -287,10 +287,6 @@ def table(found: dict[str, Any]) -> str:
 
 def _cell(value: float | None) -> str:
     return "-" if value is None else f"{value:,}"
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from lab.program import say
 from lab.soak_bytes import Bytes, arena
 from lab.soak_engine import PATIENCE_S, Engine
 from lab.soak_faults import Faults
@@ -262,10 +263,6 @@ def left_behind(path: Path) -> list[str]:
 def tell(what: str, **more: Any) -> None:
     sys.stdout.write(json.dumps({"event": what, **more}) + "\n")
     sys.stdout.flush()
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def run(text: str, said: str, log: str) -> None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several programs of the lab have."""
+"""What several programs of the lab have in common."""
 
 import argparse
 from pathlib import Path
 
 import pytest
 
-from lab.options import add_path
+from lab.program import add_path
 
 
 @pytest.fixture
