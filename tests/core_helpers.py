@@ -98,10 +98,10 @@ def turn(tier: PrimaryTier, hashes: Sequence[BlockHash], *states: int, name: str
 
 
 def is_demoted(tier: PrimaryTier, wanted: Iterable[Key]) -> list[bool]:
-    return [tier.pools[int.from_bytes(k[-4:], "big")].policy.is_demoted(k) for k in wanted]
+    return [tier.pools[int.from_bytes(k[-4:], "big")].demoted([k]) == [k] for k in wanted]
 
 
 def victims(tier: PrimaryTier, group_id: int = FULL) -> list[bytes]:
     """Hashes in the order in which a group would evict them."""
     pool = tier.pools[group_id]
-    return [k[:-4] for k in pool.policy.peek(pool.capacity).keys]
+    return [k[:-4] for k in pool.next_victims(pool.capacity).keys]

@@ -2,7 +2,7 @@
 """Restore plans: examples for each kind of group, and any mixture against the definition."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import pytest
 from hypothesis import given
@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core_helpers import BLOCK, chain, full, state, window
 from tiercache.blocks import GroupKind, GroupSpec, Key, Lineage, key_group, key_hash, make_key
-from tiercache.restore import Lookup, Planner, RestorePlan
-from tiercache.slots import Presence
+from tiercache.restore import NOWHERE, Lookup, Planner, RestorePlan
 
 #: Where the block of a group ends, in tokens.
 Entry = tuple[int, int]
@@ -35,8 +34,12 @@ def make_plan(
         return make_key(hashes[end // per_hash - 1], group_id)
 
     there = {key(*entry) for entry in ready}
-    known = {key(*entry): Presence.STORING for entry in storing}
-    lookup = Lookup(there, lambda k: known.get(k, Presence.MISSING))
+    lookup = Lookup(
+        lambda keys, at: len(list(takewhile(there.__contains__, keys[at:]))),
+        {key(*entry) for entry in storing},
+        (),
+        NOWHERE.leading,
+    )
     return Planner(groups).plan(
         Lineage(hashes, per_hash),
         dict.fromkeys((g.group_id for g in groups), lookup),

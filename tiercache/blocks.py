@@ -7,7 +7,7 @@ Covers names only: nothing here knows slots, policies or an engine.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import count, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import NewType, cast
 
@@ -93,19 +93,33 @@ class Lineage:
     while its request runs; what it holds never changes.
     """
 
-    __slots__ = ("_indexes", "hashes", "tokens_per_hash")
+    __slots__ = ("_last", "hashes", "tokens_per_hash")
 
     def __init__(self, hashes: Sequence[BlockHash], tokens_per_hash: int) -> None:
         self.hashes = hashes
         self.tokens_per_hash = tokens_per_hash
-        self._indexes: dict[BlockHash, int] = {}
+        self._last = 0
 
     def index(self, block_hash: BlockHash) -> int | None:
-        """Index of ``block_hash``, or None if it is not on this lineage."""
-        known = len(self._indexes)
-        if known < len(self.hashes):
-            self._indexes.update(zip(self.hashes[known:], count(known), strict=False))
-        return self._indexes.get(block_hash)
+        """Index of ``block_hash``, or None if it is not on this lineage.
+
+        O(hashes) comparisons, or as many as lie between it and the one before it that was found.
+        """
+        for start, end in ((self._last, len(self.hashes)), (0, self._last)):
+            try:
+                self._last = self.hashes.index(block_hash, start, end)
+            except ValueError:
+                continue
+            return self._last
+        return None
+
+    def is_before(self, block_hash: BlockHash, other: BlockHash) -> bool:
+        """Whether both are on this lineage, ``block_hash`` first."""
+        try:
+            self.hashes.index(block_hash, 0, self.hashes.index(other))
+        except ValueError:
+            return False
+        return True
 
     def key(self, group_id: int, tokens: int) -> Key | None:
         """Key of the block of ``group_id`` that ends at ``tokens``, or None beyond the hashes."""

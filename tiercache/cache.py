@@ -243,7 +243,10 @@ class TieredCache:
 
     def release(self, keys: Collection[Key], request: Request | None = None) -> None:
         """The load of ``keys``, by ``request`` if that is known, is over: unpin them."""
-        self.primary.unpin(keys)
+        if request is None:
+            self.primary.unpin(keys)
+        else:
+            self.primary.release(request, keys)
         if self.observer is not None:
             self.observer.loaded(request)
 

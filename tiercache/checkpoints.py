@@ -8,9 +8,11 @@ eviction orders are elsewhere.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, KeysView, Sequence
+from itertools import chain
 
 from tiercache.blocks import BlockHash, Lineage
 from tiercache.errors import InvariantError
+from tiercache.keytable import PARTS
 
 
 class Checkpoint:
@@ -61,8 +63,11 @@ class CheckpointTree:
     def __init__(self) -> None:
         self._root = Checkpoint((), -1)
         self._nodes: dict[BlockHash, Checkpoint] = {}
-        self._passing: Counter[BlockHash] = Counter()
-        """How many checkpoints are reached through a block from the one before it."""
+        self._passing: list[dict[BlockHash, int]] = [{} for _ in range(PARTS)]
+        """How many checkpoints are reached through a block from the one before it.
+
+        By the first byte of its hash, as in `KeyTable`: there may be a million of them.
+        """
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -95,7 +100,7 @@ class CheckpointTree:
         """Add the checkpoint that ends at hash ``index`` of ``lineage``, between its neighbours."""
         node = Checkpoint(lineage.hashes, index)
         parent = self._deepest(lineage.hashes, index)
-        if self._passing[node.block_hash]:
+        if self._behind(node.block_hash):
             for child in [child for child in parent.children if node.leads_to(child)]:
                 child.attach(node)
         node.attach(parent)
@@ -103,10 +108,13 @@ class CheckpointTree:
         self._pass(node, parent, 1 - len(node.children))
         return node
 
+    def _behind(self, block_hash: BlockHash) -> int:
+        return self._passing[block_hash[0]].get(block_hash, 0)
+
     def _pass(self, node: Checkpoint, parent: Checkpoint, more: int) -> None:
         """Count ``more`` checkpoints behind each block from ``parent`` to ``node``."""
-        passing = self._passing
         for block_hash in node.hashes[parent.index + 1 : node.index + 1] if more else ():
+            passing = self._passing[block_hash[0]]
             count = passing.get(block_hash, 0) + more
             if count:
                 passing[block_hash] = count
@@ -152,16 +160,16 @@ class CheckpointTree:
         if node.children:
             return 0, 0
         assert node.parent is not None
-        passing = self._passing
         own = range(node.parent.index + 1, node.index + 1)
-        start = own.start + bisect_left(own, 1, key=lambda i: passing[node.hashes[i]] == 1)
+        start = own.start + bisect_left(own, 1, key=lambda i: self._behind(node.hashes[i]) == 1)
         for lineage in running:
             start = _first_difference(node.hashes, lineage.hashes, start)
         return start, len(node.hashes)
 
     def clear(self) -> None:
         self._nodes.clear()
-        self._passing.clear()
+        for passing in self._passing:
+            passing.clear()
         self._root.children.clear()
 
     def validate(self) -> None:
@@ -169,7 +177,7 @@ class CheckpointTree:
         children = [child for node in (self._root, *self) for child in node.children]
         if Counter(children) != Counter(self):
             raise InvariantError("checkpoints: each is a child once: violated")
-        if self._passing != self._recount():
+        if dict(chain.from_iterable(map(dict.items, self._passing))) != self._recount():
             raise InvariantError("checkpoints: those behind a block are counted: violated")
         for block_hash, node in self._nodes.items():
             parent = node.parent

@@ -104,15 +104,14 @@ class Demoter:
         )
         for pool in self._states:
             keys = [make_key(node.block_hash, pool.spec.group_id) for node in nodes]
-            demoted = pool.policy.demote(keys)
+            demoted = pool.demote(keys)
             self._record(EventKind.DEMOTED, pool, demoted, request)
         for node in nodes:
-            node.demoted = all(p.policy.is_demoted(k) for p, k in self.members(node.block_hash))
+            node.demoted = all(p.demoted((k,)) for p, k in self.members(node.block_hash))
 
     def revive(self, pool: SlotPool, keys: Iterable[Key]) -> None:
         """Keys are used again: undo their demotion, that of a state with its whole checkpoint."""
-        if pool.policy.demoted:
-            pool.policy.touch(list(filter(pool.policy.is_demoted, keys)))
+        pool.touch(pool.demoted(keys))
         if pool.spec.kind is GroupKind.STATE:
             for node in filter(None, map(self.tree.get, map(key_hash, keys))):
                 self.reused += node.demoted
@@ -131,7 +130,7 @@ class Demoter:
 
     def _touch(self, node: Checkpoint) -> None:
         for pool, key in self.members(node.block_hash):
-            pool.policy.touch((key,))
+            pool.touch((key,))
 
     def lose(self, request: Request, block_hash: BlockHash, running: Iterable[Request]) -> None:
         """A state was evicted for ``request``: nothing that only it could serve is worth keeping.
@@ -164,7 +163,7 @@ class Demoter:
             saved = (node.index - node.parent.index) * self._tokens_per_hash
             worth = checkpoint_worth(saved, len(node.children))
             for pool in self._appraising:
-                pool.policy.appraise(make_key(node.block_hash, pool.spec.group_id), worth)
+                pool.appraise(make_key(node.block_hash, pool.spec.group_id), worth)
 
     def discard(self, request: Request, block_hash: BlockHash) -> None:
         """Make the remaining members of a broken checkpoint the next victims of their groups.
@@ -174,7 +173,7 @@ class Demoter:
         if self.is_reachable(block_hash, self.elsewhere):
             return
         for pool, key in self.members(block_hash):
-            demoted = pool.policy.demote((key,), first=True)
+            demoted = pool.demote((key,), first=True)
             self._record(EventKind.STRANDED, pool, demoted, request)
 
     def cut(self, request: Request, blocks: Iterable[Key]) -> None:
@@ -188,8 +187,8 @@ class Demoter:
         ends = [key for key in blocks if key_hash(key) in complete and not self.elsewhere(key)]
         for block_hash in map(key_hash, ends):
             for pool, key in self.members(block_hash):
-                pool.policy.appraise(key, 0.0)
-                demoted = pool.policy.demote((key,), first=True)
+                pool.appraise(key, 0.0)
+                demoted = pool.demote((key,), first=True)
                 self._record(EventKind.STRANDED, pool, demoted, request)
 
     def _strand(self, request: Request, node: Checkpoint, start: int, end: int) -> None:
@@ -200,7 +199,7 @@ class Demoter:
             step = pool.spec.tokens_per_chunk
             ends = range(start * per_hash // step * step + step, end * per_hash + 1, step)
             keys = list(lineage.keys(pool.spec.group_id, ends))
-            self._record(EventKind.STRANDED, pool, pool.policy.demote(keys[::-1]), request)
+            self._record(EventKind.STRANDED, pool, pool.demote(keys[::-1]), request)
 
     def _record(
         self, kind: EventKind, pool: SlotPool, keys: Collection[Key], request: Request

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tiercache.blocks import Key
 from tiercache.observer import Observer
+from tiercache.restore import Elsewhere
 from tiercache.tiers.base import Batch, Done, SecondaryTier
 
 #: Entries of which a step of the engine hears from tiers at most, as many for which it has them
@@ -90,12 +91,22 @@ class Jobs:
                 self.observer.job(tier, job.batch, done, loads=job.loads)
             job.then(done)
 
-    def has_but(self, barred: Collection[str]) -> Callable[[Key], bool]:
-        """Says whether some tier has a key, other than those with the names ``barred``."""
-        if not barred:
-            return self.has
-        allowed = self._allowed(barred)
-        return lambda key: any(tier.has(key) for tier in allowed)
+    def elsewhere(self, barred: Collection[str] = ()) -> Elsewhere:
+        """What the tiers have, other than those with the names ``barred``."""
+        tiers = self._allowed(barred)
+        if len(tiers) == 1:
+            return Elsewhere(tiers[0].has, tiers[0].leading)
+
+        def has(key: Key) -> bool:
+            return any(tier.has(key) for tier in tiers)
+
+        def leading(keys: list[Key], at: int) -> int:
+            reach = at
+            while more := max((tier.leading(keys, reach) for tier in tiers), default=0):
+                reach += more
+            return reach - at
+
+        return Elsewhere(has, leading)
 
     def _allowed(self, barred: Collection[str]) -> list[SecondaryTier]:
         return [tier for tier in self.tiers if tier.name not in barred]
@@ -113,7 +124,7 @@ class Jobs:
         found: dict[SecondaryTier, list[Key]] = {}
         left = dict.fromkeys(keys)
         for tier in self._allowed(barred):
-            here = list(filter(tier.has, left))
+            here = tier.held(list(left))
             if here:
                 found[tier] = here
                 left = dict.fromkeys(filterfalse(frozenset(here).__contains__, left))

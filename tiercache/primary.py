@@ -26,13 +26,10 @@ from tiercache.checkpoints import CheckpointTree
 from tiercache.demotion import Demoter
 from tiercache.errors import InvariantError
 from tiercache.events import EventKind, Journal
-from tiercache.policies import Evicted, make_policy
+from tiercache.policies import make_policy
 from tiercache.requests import Request
-from tiercache.restore import Lookup, Planner, RestorePlan
-from tiercache.slots import Presence, SlotCounts, SlotPool
-
-# As in ``slots``: looking up the names takes longer than looking up the key.
-_MISSING, _STORING, _READY = Presence.MISSING, Presence.STORING, Presence.READY
+from tiercache.restore import NOWHERE, Elsewhere, Lookup, Planner, RestorePlan
+from tiercache.slots import Evicted, Located, Presence, SlotCounts, SlotPool
 
 Has = Callable[[Key], bool]
 
@@ -138,16 +135,16 @@ class PrimaryTier:
         *,
         start: int,
         limit: int,
-        elsewhere: Has | None = None,
+        elsewhere: Elsewhere = NOWHERE,
         without: Container[Key] = (),
     ) -> RestorePlan:
         """How far beyond ``start`` tokens the request can be restored, at most to ``limit``.
 
-        With ``elsewhere``, which says of a key whether another tier has it: how far it could be
-        if that was brought here. What is ``without``, in flight, does not count as here.
+        With ``elsewhere``, what other tiers have: how far it could be if that was brought here.
+        What is ``without``, in flight, does not count as here.
         """
         lookups = {
-            group_id: Lookup(pool.ready, _unready(pool.storing, elsewhere, without))
+            group_id: Lookup(pool.ready.leading, pool.storing, without, elsewhere.leading)
             for group_id, pool in self.pools.items()
         }
         boundaries = partial(self._boundaries, request.lineage, elsewhere)
@@ -157,14 +154,16 @@ class PrimaryTier:
         """Keys of all that ``plan`` restores, here or not."""
         return self._planner.needed(request.lineage, plan)
 
-    def _boundaries(self, lineage: Lineage, elsewhere: Has | None, limit: int) -> Iterator[int]:
+    def _boundaries(self, lineage: Lineage, elsewhere: Elsewhere, limit: int) -> Iterator[int]:
         """Boundaries in tokens at which there is or will be a checkpoint, the deepest first."""
         step = self.tokens_per_hash
         hashes = lineage.hashes[: max(limit, 0) // step]
         arriving, complete = self._arriving, self.tree.hashes
         for behind, block_hash in enumerate(reversed(hashes)):
             known = block_hash in complete or block_hash in arriving
-            if known or (elsewhere and self._demoter.is_reachable(block_hash, elsewhere)):
+            if known or (
+                elsewhere is not NOWHERE and self._demoter.is_reachable(block_hash, elsewhere.has)
+            ):
                 yield (len(hashes) - behind) * step
 
     # --- stores
@@ -260,29 +259,39 @@ class PrimaryTier:
         A hit undoes the demotion of what it consumes. Raises KeyError, and pins nothing, if a key
         is not ready.
         """
-        located, slots = self._locate(keys)
-        for pool, group_keys in located:
-            pool.pin(group_keys, hit=True)
+        located = self._locate(keys)
+        for pool, group_keys, slots in located:
+            pool.pin(slots, hit=True)
             request.use(pool.spec.group_id, group_keys)
             self._record(EventKind.RESTORED, pool, group_keys, request)
             if pool.spec.kind is GroupKind.STATE:
                 self._demoter.revive(pool, group_keys)
-        return slots
+        request.loads.append(located)
+        return list(chain.from_iterable(slots.tolist() for _, _, slots in located))
 
     def hold(self, keys: Collection[Key]) -> list[int]:
         """Pin ready keys that another tier reads or a restore waits for: no use, no hit.
 
         Returns their slots as ``pin`` does, and raises KeyError as it does.
         """
-        located, slots = self._locate(keys)
-        for pool, group_keys in located:
-            pool.pin(group_keys, hit=False)
-        return slots
+        located = self._locate(keys)
+        for pool, _, slots in located:
+            pool.pin(slots, hit=False)
+        return list(chain.from_iterable(slots.tolist() for _, _, slots in located))
 
-    def _locate(self, keys: Collection[Key]) -> tuple[list[tuple[SlotPool, list[Key]]], list[int]]:
-        """Keys by pool, and the slots of all; KeyError before anything is done with one of them."""
-        located = [(pool, list(group_keys)) for pool, group_keys in self._by_group(keys)]
-        return located, list(chain.from_iterable(pool.locate(run) for pool, run in located))
+    def _locate(self, keys: Collection[Key]) -> list[Located]:
+        """Keys and their slots by pool; KeyError before anything is done with one of them."""
+        grouped = ((pool, list(group_keys)) for pool, group_keys in self._by_group(keys))
+        return [Located(pool, run, pool.locate(run)) for pool, run in grouped]
+
+    def release(self, request: Request, keys: Collection[Key]) -> None:
+        """End a load: undo one ``pin`` of each key."""
+        load = request.loaded(keys)
+        if load is None:
+            self.unpin(keys)
+            return
+        for pool, _, slots in load:
+            pool.unpin_slots(slots)
 
     def unpin(self, keys: Collection[Key], *, hit: bool = True) -> None:
         """Undo one ``pin`` of each key, or one ``hold``, which was no hit.
@@ -301,9 +310,9 @@ class PrimaryTier:
             pool = self.pools[group_id]
             if pool.spec.kind is GroupKind.STATE:
                 # What was demoted since it was used is superseded: recency must not revive it.
-                for key in list(filter(pool.policy.is_demoted, used)):
+                for key in pool.demoted(used):
                     del used[key]
-            pool.policy.settle(used, tail_first=pool.spec.kind is GroupKind.FULL)
+            pool.settle(used)
         for block_hash in dict.fromkeys(request.states):
             if self.tree.get(block_hash) is None and block_hash not in self._arriving:
                 self._demoter.discard(request, block_hash)
@@ -364,7 +373,7 @@ class PrimaryTier:
             "boundaries in flight are counted": self._arriving == Counter(arriving),
             "the tree holds the complete checkpoints": complete == self.tree.hashes,
             "a demoted checkpoint has demoted members": all(
-                node.demoted <= pool.policy.is_demoted(key)
+                node.demoted <= bool(pool.demoted((key,)))
                 for node in self.tree
                 for pool, key in self._demoter.members(node.block_hash)
             ),
@@ -374,19 +383,6 @@ class PrimaryTier:
         for invariant, holds in checks.items():
             if not holds:
                 raise InvariantError(f"{invariant}: violated")
-
-
-def _unready(
-    storing: Container[Key], elsewhere: Has | None, without: Container[Key]
-) -> Callable[[Key], Presence]:
-    """What makes up for a key that is not ready; what is ``without`` is being stored."""
-
-    def unready(key: Key) -> Presence:
-        if key in storing and key not in without:
-            return _STORING
-        return _READY if elsewhere and elsewhere(key) else _MISSING
-
-    return unready
 
 
 def _difference(keys: list[Key], without: list[Key]) -> list[Key]:

@@ -180,7 +180,7 @@ class Promoter:
             promotion.request,
             start=plan.boundary,
             limit=limit,
-            elsewhere=self._jobs.has_but(promotion.request.barred),
+            elsewhere=self._jobs.elsewhere(promotion.request.barred),
         )
         if not deeper.restored:
             return
@@ -265,7 +265,7 @@ class Promoter:
             promotion.todo = []  # something is gone since it was planned: the request asks again
             return len(keys)
         for pool, run in grouped:
-            self._hold(promotion, list(filter(pool.ready.__contains__, run)))
+            self._hold(promotion, pool.ready.known(run))
         if not all(pool.fits(len(run)) for pool, run in missing):
             promotion.retry_at = self._now() + ROOM_RETRY_S
             return 0

@@ -11,21 +11,38 @@ from math import lcm
 from typing import NamedTuple
 
 from tiercache.blocks import GroupKind, GroupSpec, Key, Lineage
-from tiercache.slots import Presence
-
-# As in ``slots``: looking up the names takes longer than looking up the key.
-_MISSING, _STORING = Presence.MISSING, Presence.STORING
 
 #: Boundaries at which states are or will be present, up to one in tokens, the deepest first.
 Checkpoints = Callable[[int], Iterable[int]]
 
 
+#: How many of a prompt's keys from an index on come before the first that is not there.
+Leading = Callable[[list[Key], int], int]
+
+#: Keys of a prompt that are made and looked for at first; then as many again as were there.
+FIRST_KEYS = 64
+
+
+class Elsewhere(NamedTuple):
+    """What tiers have that a request is not served from."""
+
+    has: Callable[[Key], bool]
+    leading: Leading
+
+
+NOWHERE = Elsewhere(lambda _: False, lambda _, __: 0)
+
+
 class Lookup(NamedTuple):
     """What is known of the keys of one group."""
 
-    ready: Container[Key]
-    unready: Callable[[Key], Presence]
-    """Of a key that is not ``ready``: whether it is missing, or what makes up for it."""
+    ready: Leading
+    storing: Container[Key]
+    """What is being written,"""
+    without: Container[Key]
+    """and which of that does not count."""
+    elsewhere: Leading
+    """What makes up for a key that is neither ready nor storing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,18 +210,28 @@ class _Seen:
 
     def _run(self, group: GroupSpec, ends: range) -> int:
         """How many of the blocks that end at ``ends`` come before the first that is missing."""
-        ready, unready = self._lookups[group.group_id]
-        found = 0
-        # Once per block of a prompt, which may have 30,000: nothing here that can be outside.
-        for key in self.lineage.keys(group.group_id, ends):
-            if key not in ready:
-                presence = unready(key)
-                if presence is _MISSING:
-                    break
-                if presence is _STORING:
-                    self.storing.add(key)
-            found += 1
+        found, lookup = 0, self._lookups[group.group_id]
+        while found < len(ends):
+            part = ends[found : 2 * found + FIRST_KEYS]
+            keys = list(self.lineage.keys(group.group_id, part))
+            there = self._leading(lookup, keys)
+            found += there
+            if there < len(part):
+                break
         return found
+
+    def _leading(self, lookup: Lookup, keys: list[Key]) -> int:
+        """How many of the keys come before the first that is missing, ready or not."""
+        at = 0
+        while (at := at + lookup.ready(keys, at)) < len(keys):
+            if keys[at] in lookup.storing and keys[at] not in lookup.without:
+                self.storing.add(keys[at])
+                at += 1
+            elif there := lookup.elsewhere(keys, at):
+                at += there
+            else:
+                break
+        return at
 
     def reach(self, group: GroupSpec, start: int, limit: int) -> int:
         """Where the present whole blocks of a full group end, at most ``limit``.

@@ -8,14 +8,16 @@ Covers free, storing, ready and pinned slots of a single group. Which keys belon
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from enum import IntEnum
-from itertools import filterfalse
+from itertools import filterfalse, islice
 from typing import NamedTuple
+
+import numpy as np
 
 from tiercache.blocks import GroupKind, GroupSpec, Key
 from tiercache.errors import InvariantError
-from tiercache.policies import Evicted, Policy
-
-NOTHING_EVICTED = Evicted([], 0)
+from tiercache.keytable import KeyTable
+from tiercache.policies import Policy
+from tiercache.slotqueue import Slots
 
 
 class Presence(IntEnum):
@@ -30,6 +32,16 @@ class Presence(IntEnum):
 
 # Asked once per key of a prompt; in Python 3.11 ``Presence.READY`` takes longer than the look-up.
 _MISSING, _STORING, _READY = Presence.MISSING, Presence.STORING, Presence.READY
+
+
+class Evicted(NamedTuple):
+    """Keys in the order of their eviction; the first ``demoted`` of them were demoted."""
+
+    keys: list[Key]
+    demoted: int
+
+
+NOTHING_EVICTED = Evicted([], 0)
 
 
 class SlotCounts(NamedTuple):
@@ -47,6 +59,14 @@ class SlotCounts(NamedTuple):
         return self.free + self.demoted
 
 
+class Located(NamedTuple):
+    """Ready keys of one group, and the slot of each."""
+
+    pool: "SlotPool"
+    keys: list[Key]
+    slots: Slots
+
+
 class SlotPool:
     """The slots of one group, numbered from 0 to ``capacity - 1``.
 
@@ -59,16 +79,13 @@ class SlotPool:
         self.spec = spec
         self.capacity = capacity
         self.policy = policy
-        self.ready: dict[Key, int] = {}
+        self.ready = KeyTable(capacity)
         self.storing: dict[Key, int] = {}
-        self.holders: list[Key | None] = [None] * (capacity + 1)
-        """The ready key in each slot, and None behind the last one.
-
-        Blocks of one request mostly lie in neighbouring slots, so whoever reads a prefix finds
-        its next key here without a look into a table of a million keys.
-        """
-        self._extra_pins: dict[Key, int] = {}
-        """Pins beyond the first of each pinned key."""
+        self._pins = np.zeros(capacity, np.int32)
+        """How many readers pin each slot."""
+        self._pinned_at = np.zeros(capacity, np.int64)
+        """The order in which slots were pinned."""
+        self._next_pin = 0
         self._free = list(range(capacity - 1, -1, -1))
         self._foreign: set[int] = set()
         """Slots that a tier still writes to although their entries are dropped."""
@@ -80,15 +97,15 @@ class SlotPool:
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
         """The keys that have no slot, in their order."""
-        unready = filterfalse(self.ready.__contains__, keys)
-        return list(filterfalse(self.storing.__contains__, unready) if self.storing else unready)
+        unready = self.ready.missing(keys)
+        return list(filterfalse(self.storing.__contains__, unready)) if self.storing else unready
 
     def fits(self, n: int, protected: Collection[Key] = ()) -> bool:
         """Whether ``n`` slots could be reserved now without touching ``protected`` keys."""
         short = n - len(self._free)
-        if short <= len(self.policy) - len(protected):
+        if short <= max(0, len(self.policy) - len(protected)):
             return True
-        return short <= 0 or len(self.policy.peek(short, protected).keys) == short
+        return len(self.policy.peek(short, self.ready.holding(protected)).slots) == short
 
     def reserve(
         self, keys: Sequence[Key], protected: Collection[Key] = ()
@@ -101,27 +118,24 @@ class SlotPool:
         if len(keys) > len(self._free):
             evicted = self._evict(len(keys) - len(self._free), protected)
         slots = [self._free.pop() for _ in keys]
-        for slot in slots:
-            self.holders[slot] = None
         self.storing.update(zip(keys, slots, strict=True))
         return slots, evicted
 
     def _evict(self, n: int, protected: Collection[Key]) -> Evicted:
-        evicted = self.policy.evict(n, protected)
-        if evicted is None:
+        victims = self.policy.evict(n, self.ready.holding(protected))
+        if victims is None:
             raise InvariantError(f"group {self.spec.group_id} cannot evict {n} keys")
-        self._free.extend(map(self.ready.pop, evicted.keys))
-        return evicted
+        keys = self.ready.keys_in(victims.slots)
+        self._free += self.ready.take(keys)
+        return Evicted(keys, victims.demoted)
 
     def commit(self, keys: Collection[Key]) -> list[Key]:
         """Make storing keys readable; returns those that were storing, as they were reserved."""
         distinct = dict.fromkeys(_in_order(keys, self.storing))
         stored = list(filter(self.storing.__contains__, distinct))
         slots = list(map(self.storing.pop, stored))
-        for slot, key in zip(slots, stored, strict=True):
-            self.holders[slot] = key
-        self.ready.update(zip(stored, slots, strict=True))
-        self.policy.insert(stored)
+        self.ready.put(stored, slots)
+        self.policy.insert(slots, stored)
         return stored
 
     def fail(self, keys: Iterable[Key]) -> list[Key]:
@@ -130,48 +144,83 @@ class SlotPool:
         self._free.extend(map(self.storing.pop, failed))
         return failed
 
-    def locate(self, keys: list[Key]) -> list[int]:
+    def locate(self, keys: list[Key]) -> Slots:
         """Slots of ready keys, in their order. Raises KeyError if one of them is not ready."""
-        slots: list[int] = []
-        step = len(keys)
-        while len(slots) < len(keys):
-            run = keys[len(slots) : len(slots) + step]
-            first = self.ready[run[0]]
-            if len(run) == 1 or self.holders[first : first + len(run)] == run:
-                slots += range(first, first + len(run))
-                step *= 2
-            else:
-                step = -(-len(run) // 2)
-        return slots
+        return np.array(self.ready.locate(keys), np.int64)
 
-    def pin(self, keys: Collection[Key], *, hit: bool) -> None:
-        """Protect ready keys from eviction until unpinned.
+    # --- pins
 
-        Pins nest, for distinct keys in one call.
-        """
-        pinned = self.policy.pinned
-        for key in filter(pinned.__contains__, keys) if pinned else ():
-            self._extra_pins[key] = self._extra_pins.get(key, 0) + 1
-        self.policy.pin(keys, hit=hit)
+    def pin(self, slots: Slots, *, hit: bool) -> None:
+        """Protect distinct ready slots from eviction until unpinned. Pins nest."""
+        self._pins[slots] += 1
+        self._pinned_at[slots] = np.arange(self._next_pin, self._next_pin + len(slots))
+        self._next_pin += len(slots)
+        self.policy.pin(slots, hit=hit)
 
     def unpin(self, keys: Iterable[Key], *, hit: bool = True) -> None:
         """Undo one pin of each key; keys that are not pinned are ignored.
 
         After a hit, keys come back to the eviction order as a request leaves them, whatever their
         order here: nobody puts them right if the request was aborted while it loaded. Others come
-        in order, in small batches, and beside many that are pinned.
+        in order.
         """
-        released = dict.fromkeys(keys)
-        for key in list(filter(self._extra_pins.__contains__, released)):
-            del released[key]
-            self._drop_extra_pin(key)
-        in_order = list(filter(released.__contains__, self.policy.pinned) if hit else released)
-        self.policy.unpin(reversed(in_order) if self.spec.kind is GroupKind.FULL else in_order)
+        distinct = keys if isinstance(keys, AbstractSet) else list(dict.fromkeys(keys))
+        self.unpin_slots(self._find(distinct), hit=hit)
 
-    def _drop_extra_pin(self, key: Key) -> None:
-        self._extra_pins[key] -= 1
-        if not self._extra_pins[key]:
-            del self._extra_pins[key]
+    def unpin_slots(self, slots: Slots, *, hit: bool = True) -> None:
+        """As ``unpin``, of distinct slots."""
+        pinned = slots[self._pins[slots] > 0]
+        self._pins[pinned] -= 1
+        released = pinned[self._pins[pinned] == 0]
+        if hit:
+            released = released[np.argsort(self._pinned_at[released])]
+        self.policy.unpin(released[::-1] if self.spec.kind is GroupKind.FULL else released)
+
+    def _find(self, keys: Iterable[Key]) -> Slots:
+        """Slots of those keys that are ready, in their order."""
+        return np.array(self.ready.find(keys), np.int64)
+
+    def pinned(self, n: int | None = None) -> list[Key]:
+        """The first ``n`` pinned keys, or all of them, in any order; O(capacity)."""
+        return self.ready.keys_in(islice(np.flatnonzero(self._pins).tolist(), n))
+
+    # --- the order of eviction
+
+    def next_victims(self, n: int) -> Evicted:
+        """Who would be evicted next, ``n`` keys or fewer."""
+        victims = self.policy.peek(n)
+        return Evicted(self.ready.keys_in(victims.slots), victims.demoted)
+
+    def touch(self, keys: Iterable[Key]) -> None:
+        """Make ready keys the most recent ones and undo their demotion; others are ignored."""
+        self.policy.touch(self._find(keys))
+
+    def demote(self, keys: Iterable[Key], *, first: bool = False) -> list[Key]:
+        """Evict ready keys before others, as `Policy.demote`; returns those that were not yet."""
+        return self.ready.keys_in(self.policy.demote(self._find(keys), first=first))
+
+    def demoted(self, keys: Iterable[Key]) -> list[Key]:
+        """Those of ``keys`` that are demoted, in their order."""
+        if not self.policy.has_demoted:
+            return []
+        return self.ready.keys_in(self.policy.demoted_of(self._find(keys)))
+
+    def appraise(self, key: Key, worth: float) -> None:
+        """Tell the policy what would be lost with ``key``, in tokens, if it is ready."""
+        slot = self.ready.get(key)
+        if slot is not None:
+            self.policy.appraise(slot, worth)
+
+    def settle(self, used: dict[Key, bool]) -> None:
+        """Commit the recency of a finished request: of its ready keys, see `Policy.settle`."""
+        try:
+            keys = list(used)
+            slots = self.locate(keys)
+        except KeyError:
+            keys = self.ready.known(used)
+            slots = self.locate(keys)
+        reused = map(used.__getitem__, keys)
+        self.policy.settle(slots, reused, tail_first=self.spec.kind is GroupKind.FULL)
 
     def clear(self, foreign: Collection[int] = ()) -> None:
         """Drop every entry, whatever its state.
@@ -182,8 +231,7 @@ class SlotPool:
         self.policy = type(self.policy)(self.capacity)
         self.ready.clear()
         self.storing.clear()
-        self.holders[:] = [None] * (self.capacity + 1)
-        self._extra_pins.clear()
+        self._pins[:] = 0
         self._foreign |= set(foreign)
         free = range(self.capacity - 1, -1, -1)
         self._free = [slot for slot in free if slot not in self._foreign]
@@ -202,32 +250,31 @@ class SlotPool:
     @property
     def pins(self) -> int:
         """Pins held by all readers together."""
-        return len(self.policy.pinned) + sum(self._extra_pins.values())
+        return int(self._pins.sum())
 
     def counts(self) -> SlotCounts:
         """Slots by state; pinned ones count as pinned, demoted or not, foreign ones as storing."""
-        demoted = self.policy.demoted
-        live = len(self.policy) - demoted
+        demoted, unpinned = self.policy.demoted, len(self.policy)
         storing = len(self.storing) + len(self._foreign)
-        return SlotCounts(len(self._free), storing, live, demoted, len(self.policy.pinned))
+        pinned = len(self.ready) - unpinned
+        return SlotCounts(len(self._free), storing, unpinned - demoted, demoted, pinned)
 
     def validate(self) -> None:
         """Check every invariant of the pool in O(capacity); raises InvariantError."""
         used = [*self.ready.values(), *self.storing.values(), *self._foreign]
         checks = {
             "slots are counted once": sorted(self._free + used) == list(range(self.capacity)),
-            "a slot knows its holder": all(
-                self.holders[slot] == key for key, slot in self.ready.items()
-            )
-            and sum(holder is not None for holder in self.holders) == len(self.ready),
+            "a slot knows its holder": self.ready.keys_in(self.ready.values()) == list(self.ready)
+            and sum(holder is not None for holder in self.ready.holders) == len(self.ready),
             "storing keys are not ready": not self.storing.keys() & self.ready.keys(),
-            "pinned keys are ready": set(self.policy.pinned) <= self.ready.keys(),
-            "pins are counted from the first": self._extra_pins.keys() <= set(self.policy.pinned)
-            and all(count > 0 for count in self._extra_pins.values()),
-            "the order holds the ready, unpinned keys": all(
-                (key in self.policy) != (key in self.policy.pinned) for key in self.ready
+            "pinned slots are ready": all(
+                self.ready.holders[slot] is not None for slot in np.flatnonzero(self._pins)
             )
-            and len(self.policy) == len(self.ready) - len(self.policy.pinned),
+            and not np.any(self._pins < 0),
+            "the order holds the ready, unpinned slots": all(
+                (slot in self.policy) != bool(self._pins[slot]) for slot in self.ready.values()
+            )
+            and len(self.policy) == len(self.ready) - np.count_nonzero(self._pins),
             "counts add up": sum(self.counts()) == self.capacity,
         }
         for invariant, holds in checks.items():

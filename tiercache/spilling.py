@@ -152,7 +152,7 @@ class Spiller:
         """Keep free slots and victims that are written, or on their way, ahead of evictions."""
         ahead = min(max(pool.capacity // AHEAD_SHARE, 1), MAX_AHEAD) - pool.free
         n = min(ahead - self._reading[tier, pool.spec.group_id], self._room(pool))
-        if n > 0 and not self._spill(tier, pool, pool.policy.peek(n).keys):
+        if n > 0 and not self._spill(tier, pool, pool.next_victims(n).keys):
             self._declined[tier] = self._now() + DECLINED_REST_S
 
     def _room(self, pool: SlotPool) -> int:
@@ -161,9 +161,9 @@ class Spiller:
 
     def _spill(self, tier: SecondaryTier, pool: SlotPool, keys: Sequence[Key]) -> bool:
         """Start storing what is there, worth it, and missing in the tier; whether it takes it."""
-        ready = list(filter(pool.ready.__contains__, keys))
+        ready = pool.ready.known(keys)
         self.missed += len(keys) - len(ready)
-        live = list(filterfalse(pool.policy.is_demoted, ready))
+        live = list(filterfalse(frozenset(pool.demoted(ready)).__contains__, ready))
         return all(
             self._store(tier, pool, batch)
             for batch in self._batches(tier, pool, tier.missing(live))

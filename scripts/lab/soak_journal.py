@@ -102,11 +102,11 @@ def watched(journal: Journal) -> Iterator[list[SlotTable]]:
     """Have the books of every tier that is opened meanwhile told to ``journal``; yields them."""
     tables: list[SlotTable] = []
     restore, publish = SlotTable.restore, SlotTable.publish
-    allocate, drop = SlotTable.allocate, SlotTable.drop
+    allocate, drop, clear = SlotTable.allocate, SlotTable.drop, SlotTable.clear
 
-    def restored(table: SlotTable, slot_of: dict[Key, int]) -> None:
+    def restored(table: SlotTable, keys: Sequence[Key], slots: Sequence[int]) -> None:
         tables.append(table)
-        restore(table, slot_of)
+        restore(table, keys, slots)
 
     def published(table: SlotTable, keys: Iterable[Key]) -> list[Key]:
         stored = publish(table, keys)
@@ -123,8 +123,13 @@ def watched(journal: Journal) -> Iterator[list[SlotTable]]:
         journal.note(GONE, gone)
         return gone
 
-    new = {"restore": restored, "publish": published, "allocate": allocated, "drop": dropped}
-    with patched(SlotTable, new):
+    def cleared(table: SlotTable) -> None:
+        gone = list(table.slot_of)
+        clear(table)
+        journal.note(GONE, gone)
+
+    new = {"restore": restored, "publish": published, "allocate": allocated}
+    with patched(SlotTable, new | {"drop": dropped, "clear": cleared}):
         yield tables
 
 

@@ -10,8 +10,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = {"tiercache": "tiercache", "cli": "tiercache.cli", "tui": "tiercache.tui"}
 HEAVY = {"aiofiles", "lmdb", "matplotlib", "numpy", "textual", "torch", "vllm"}
+#: What decides for a cache that serves, or replays.
+SERVING = (
+    *("cache", "cli.replaying", "demotion", "jobs", "observer", "policies", "primary", "probe"),
+    *("promotion", "replay.demo", "replay.disk", "replay.optimal", "replay.plots", "replay.report"),
+    *("replay.simulate", "requests", "slotqueue", "slots", "spilling", "tiering"),
+    *("tiers.nvme.disk", "tiers.nvme.policy", "tiers.nvme.space", "tiers.nvme.tier"),
+)
 #: Modules and packages that may load some of it; all others nothing.
 ALLOWED = {
+    **{f"tiercache.{name}": {"numpy"} for name in SERVING},
     "tiercache.arena": {"numpy", "torch"},
     "tiercache.pinning": {"numpy", "torch"},
     "tiercache.tiers.mooncake": {"aiofiles"},

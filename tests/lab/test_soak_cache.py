@@ -116,7 +116,7 @@ def test_what_is_left_behind_is_noticed(orders: Orders, tmp_path: Path) -> None:
 LATE = """
 from tiercache.slots import SlotPool
 locate = SlotPool.locate
-SlotPool.locate = lambda pool, keys: [slot ^ 1 for slot in locate(pool, keys)]
+SlotPool.locate = lambda pool, keys: locate(pool, keys) ^ 1
 """
 UNCHECKED = """
 from tiercache.tiers.nvme.records import Records

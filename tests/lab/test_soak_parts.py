@@ -78,13 +78,16 @@ def test_a_journal_has_what_was_stored_and_not_evicted(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     with closing(Journal(path)) as journal, watched(journal) as tables:
         table = SlotTable(2, make_disk_policy("lru", 2), high_water=1.0, low_water=1.0)
-        table.restore({})
+        table.restore([], [])
         assert tables == [table]
         table.allocate([A, B])
         table.publish([A, B])
         table.allocate([C])  # evicts A, and is not stored
         table.drop([B])
         table.abandon([C])
+        table.allocate([A])
+        table.publish([A])
+        table.clear()
         table.allocate([D])
         table.publish([D])
         journal.begin_talk(8)

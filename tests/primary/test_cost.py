@@ -34,9 +34,9 @@ def worth(tier: PrimaryTier, block_hash: bytes) -> float:
     """What all states of a checkpoint are worth, which is the same."""
     found = []
     for state in keys([block_hash], *STATES):
-        policy = tier.pools[int.from_bytes(state[-4:], "big")].policy
-        assert isinstance(policy, Cost)
-        found.append(policy._known[state].worth)
+        pool = tier.pools[int.from_bytes(state[-4:], "big")]
+        assert isinstance(pool.policy, Cost)
+        found.append(pool.policy._known[pool.ready[state]].worth)
     assert len(set(found)) == 1
     return found[0]
 
@@ -111,5 +111,6 @@ def test_blocks_that_nothing_serves_are_demoted(tier: PrimaryTier) -> None:
     for blocks in (9, 10, 11, 12):
         reserve(tier, request, checkpoint(MAIN, blocks))
     assert tier.tree.get(OTHER[2]) is None
-    assert all(map(tier.pools[FULL].policy.is_demoted, keys(OTHER[:3], FULL)))
+    stranded = keys(OTHER[:3], FULL)
+    assert tier.pools[FULL].demoted(stranded) == stranded
     assert victims(tier)[:3] == OTHER[2::-1]

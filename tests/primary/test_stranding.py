@@ -48,7 +48,7 @@ def test_when_a_member_goes_its_siblings_are_next(make_tier: MakeTier) -> None:
     tier = make_tier(state_slots=2)
     turn(tier, MAIN[:4], 4)
     turn(tier, OTHER, 2)
-    tier.pools[SECOND].policy.touch(keys([MAIN[3]], SECOND))
+    tier.pools[SECOND].touch(keys([MAIN[3]], SECOND))
     evict_states(tier, 1, FIRST)
     assert restorable(tier, tier.open("", MAIN)) == 0
     assert victims(tier, SECOND) == [MAIN[3], OTHER[1]]

@@ -63,8 +63,8 @@ class Published(test_machine.Conversations):
         for group_id, pool in self.cache.primary.pools.items():
             found = [victim for victim in snapshot.victims if victim.group == f"g{group_id}"]
             pinned = [v.slot for v in found if v.slot_class is SlotClass.PINNED]
-            assert sorted(pinned) == sorted(pool.ready[key] for key in pool.policy.pinned)
-            order = pool.policy.peek(pool.capacity)
+            assert sorted(pinned) == sorted(pool.ready[key] for key in pool.pinned())
+            order = pool.next_victims(pool.capacity)
             keys = {pool.ready[key]: key for key in pool.ready}
             unpinned = found[: len(found) - len(pinned)]
             assert [v.slot for v in unpinned] == [pool.ready[key] for key in order.keys]
@@ -88,8 +88,8 @@ class Published(test_machine.Conversations):
             request = Request("", lineage)
             limit = len(lineage.hashes) * self.cache.primary.tokens_per_hash
             here = self.cache.plan(request, limit=limit)
-            has = self.cache.tiering.jobs.has
-            there = self.cache.primary.plan(request, start=0, limit=limit, elsewhere=has)
+            elsewhere = self.cache.tiering.jobs.elsewhere()
+            there = self.cache.primary.plan(request, start=0, limit=limit, elsewhere=elsewhere)
             assert (row.restorable_ram, row.cached) == (here.boundary, there.attention)
             assert here.boundary <= row.restorable <= max(there.boundary, here.boundary)
             if limit <= self.cache.tiering.promoter.farthest(0):

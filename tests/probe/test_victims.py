@@ -72,7 +72,7 @@ def test_the_order_is_that_of_the_policy_and_pinned_ones_come_last(tier: Primary
     tier.pin(request, checkpoint(MAIN, 8))
     found = look(tier, STATE, None)
     pool = tier.pools[STATE]
-    expected = [*pool.policy.peek(64).keys, *keys([MAIN[7]], STATE)]
+    expected = [*pool.next_victims(64).keys, *keys([MAIN[7]], STATE)]
     assert [victim.slot for victim in found] == [pool.ready[key] for key in expected]
     assert [v.slot_class for v in found] == [SlotClass.DEMOTED, SlotClass.LIVE, SlotClass.PINNED]
     assert [v.tokens for v in found] == [2 * BLOCK, 4 * BLOCK, 8 * BLOCK]

@@ -122,7 +122,7 @@ def test_room_is_never_made_of_what_is_needed(rig: Rig, monkeypatch: pytest.Monk
     evict(rig, keys(hashes[:8], FULL))
     rig.turn(conversation(24, name="other")[0])
     request = rig.open(hashes)
-    rig.cache.primary.pools[FULL].policy.demote(keys(hashes[8:], FULL))
+    rig.cache.primary.pools[FULL].demote(keys(hashes[8:], FULL))
     assert rig.ask(request) is None
     for _ in range(20):
         rig.end()
@@ -133,10 +133,8 @@ def test_room_is_never_made_of_what_is_needed(rig: Rig, monkeypatch: pytest.Monk
 def evict(rig: Rig, evicted: list[Key]) -> None:
     """Have the primary tier evict exactly these blocks."""
     pool = rig.cache.primary.pools[FULL]
-    pool.policy.demote(evicted, first=True)
-    pool._free += [pool.ready.pop(key) for key in pool.policy.evict(len(evicted)).keys]  # type: ignore[union-attr]
-    for slot in pool._free:
-        pool.holders[slot] = None
+    pool.demote(evicted, first=True)
+    pool._evict(len(evicted), ())
 
 
 def test_a_long_prompt_is_brought_in_several_steps(

@@ -112,7 +112,7 @@ def test_a_state_that_was_superseded_is_stored_once_it_is_used(rig: Rig) -> None
 def test_what_is_demoted_meanwhile_is_not_stored(rig: Rig) -> None:
     hashes, _ = conversation(6)
     rig.turn(hashes)
-    rig.cache.primary.pools[FULL].policy.demote(keys(hashes[2:4], FULL))
+    rig.cache.primary.pools[FULL].demote(keys(hashes[2:4], FULL))
     rig.cache.poll()
     assert rig.storing == keys(hashes[:2] + hashes[4:], FULL)
 
@@ -245,7 +245,7 @@ def test_what_is_evicted_next_is_written_ahead(lazy: Rig) -> None:
 def test_what_is_demoted_is_evicted_unwritten(lazy: Rig) -> None:
     hashes, stored = conversation(32)
     lazy.turn(hashes)
-    lazy.cache.primary.pools[FULL].policy.demote(stored[:1])
+    lazy.cache.primary.pools[FULL].demote(stored[:1])
     lazy.cache.poll()
     assert lazy.storing == [stored[31]]
 

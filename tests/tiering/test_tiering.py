@@ -79,7 +79,7 @@ def test_a_state_whose_companion_is_elsewhere_is_not_discarded(rig: Rig) -> None
     rig.store(request, [*keys(hashes, FULL), gone, here])
     rig.after(STATE_REST_S)
     rig.settle()
-    rig.cache.primary.pools[STATES[0]].policy.demote([gone])
+    rig.cache.primary.pools[STATES[0]].demote([gone])
     other, _ = conversation(8, name="other")
     rig.store(rig.open(other), keys(other, STATES[0]))
     assert rig.here([gone, here]) == [False, True]

@@ -132,6 +132,15 @@ def test_slots_of_no_job_are_left_alone(shelf: Shelf) -> None:
     assert shelf.slots.holds(D, SLOTS - 1)
 
 
+def test_what_leads_could_be_loaded_up_to_the_first_key_that_could_not(shelf: Shelf) -> None:
+    assert shelf.store(A, B, D)
+    assert shelf.store(key("a", STATE), group_id=STATE)
+    assert [shelf.tier.leading([A, B, C, D, A], at) for at in range(6)] == [2, 1, 0, 2, 1, 0]
+    assert shelf.tier.leading([D, B, A]) == 3
+    assert shelf.tier.leading([key("a", STATE), key("b", STATE)]) == 1
+    assert shelf.tier.leading([]) == 0
+
+
 def test_what_is_missing_comes_in_order(shelf: Shelf) -> None:
     assert shelf.store(B)
     assert shelf.tier.missing([D, B, A, C]) == [D, A, C]
@@ -286,6 +295,7 @@ def test_a_closed_tier_has_nothing_and_takes_nothing(shelf: Shelf) -> None:
     shelf.tier.close()
     shelf.tier.close()
     assert not shelf.tier.has(A)
+    assert shelf.tier.leading([A]) == 0
     assert shelf.begin_store([B]) is None
     batch = shelf.begin_load([A])
     assert list(wait(shelf.tier)[batch.job_id].failed) == [A]

@@ -140,6 +140,13 @@ class AnyTier(RuleBasedStateMachine):
         assert set(KEYS) - here - coming <= set(missing) <= set(KEYS) - here
 
     @invariant()
+    def what_leads_is_there(self) -> None:
+        for run in by_group(KEYS).values():
+            for at in range(len(run)):
+                there = [self.tier.has(each) for each in run[at:]]
+                assert self.tier.leading(run, at) == [*there, False].index(False)
+
+    @invariant()
     def capacity_is_never_exceeded(self) -> None:
         stats = self.tier.stats()
         here = [each for each in KEYS if self.tier.has(each)]

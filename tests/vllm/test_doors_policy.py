@@ -5,7 +5,7 @@ Covers what it does with what that manager tells it. Group 0 is attention, 1 and
 unless a test says otherwise. How the order itself behaves is tested in ``tests/policies``.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import count
 from typing import Any
 
@@ -19,6 +19,7 @@ from vllm.v1.kv_offload.base import LookupResult, OffloadKey, ReqContext
 from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 
 from tests.vllm.stock import chain, context, keys
+from tiercache.blocks import Key
 from tiercache.vllm.policy import KEEP_BLOCKS, DemotingLRU
 
 GROUPS = 3
@@ -66,6 +67,12 @@ class Host:
         ctx = ReqContext("question")
         return all(self.manager.lookup(key, ctx) is LookupResult.HIT for key in wanted)
 
+    def superseded(self, some: Iterable[OffloadKey]) -> list[OffloadKey]:
+        """Those of ``some`` that go before whatever is not superseded."""
+        numbers = self.policy._numbers
+        demoted = self.policy._order.demoted_of(numbers.find(map(Key, some)))
+        return list(map(OffloadKey, numbers.keys_in(demoted)))
+
     def push_out(self, n: int) -> list[OffloadKey]:
         """Whom other blocks, stored one after the other, evict."""
         evicted: list[OffloadKey] = []
@@ -93,7 +100,7 @@ def test_states_near_the_newest_one_stay() -> None:
     near, far = 8 - KEEP_BLOCKS, 7 - KEEP_BLOCKS
     for end in (far, near, 8):
         host.turn(talk[:end])
-    demoted = [h for h in talk if host.policy._order.is_demoted(keys([h], 1)[0])]
+    demoted = [h for h in talk if host.superseded(keys([h], 1))]
     assert demoted == [talk[far - 1]]
 
 
@@ -116,7 +123,7 @@ def test_an_idle_conversation_survives_busy_ones() -> None:
 def test_states_of_one_long_prompt_supersede_each_other() -> None:
     host, talk = Host(60), chain("talk", 20)
     host.turn(talk, states=range(1, 20, 2))
-    left = [n for n in range(20) if not host.policy._order.is_demoted(keys(talk, 1)[n])]
+    left = [n for n in range(20) if not host.superseded(keys(talk[n : n + 1], 1))]
     assert left == [0, 2, 4, 6, 8, 10, 12, 14, 16, 17, 18, 19]  # the even ones never were
 
 
@@ -125,22 +132,22 @@ def test_where_conversations_part_the_state_stays() -> None:
     one, two = shared + chain("one", 6), shared + chain("two", 6)
     host.turn(shared)
     host.turn(one)
-    assert host.policy._order.is_demoted(keys([shared[-1]], 1)[0])
+    assert host.superseded(keys([shared[-1]], 1))
     host.turn(two)
     for _ in range(2):
         host.turn(one + chain("more", 4))
         host.turn(two)
-    assert not any(map(host.policy._order.is_demoted, states([shared[-1]])))
-    assert any(map(host.policy._order.is_demoted, states([one[-1]])))
+    assert not host.superseded(states([shared[-1]]))
+    assert host.superseded(states([one[-1]]))
 
 
 def test_a_superseded_state_that_is_used_again_is_the_newest() -> None:
     host, talk = Host(60), chain("talk", 10)
     for end in (3, 10):
         host.turn(talk[:end])
-    assert host.policy._order.is_demoted(keys([talk[2]], 1)[0])
+    assert host.superseded(keys([talk[2]], 1))
     host.turn(talk[:3])
-    assert not any(map(host.policy._order.is_demoted, states([talk[2]])))
+    assert not host.superseded(states([talk[2]]))
 
 
 @pytest.mark.parametrize("groups", [(), (1,)], ids=["one group", "two"])
@@ -239,7 +246,7 @@ def test_books_agree_whatever_happens(chunks: int, asked: list[tuple[str, int, i
 
 def check(host: Host) -> None:
     policy, manager = host.policy, host.manager
-    order = policy._order.peek(len(policy._chunks)).keys
+    order = policy._numbers.keys_in(policy._order.peek(len(policy._chunks)).slots)
     assert sorted(order) == sorted(policy._chunks)  # nothing is pinned between requests
     assert manager._num_evictable_cache_chunks == len(order)
     slots = [chunk.chunk_id for chunk in policy._chunks.values()]

@@ -4,8 +4,8 @@
 from tiercache.blocks import GroupKind
 from tiercache.errors import ConfigError
 from tiercache.policies.arc import ARC
-from tiercache.policies.base import Evicted as Evicted
 from tiercache.policies.base import Policy as Policy
+from tiercache.policies.base import Victims as Victims
 from tiercache.policies.cost import Cost
 from tiercache.policies.lru import LRU
 

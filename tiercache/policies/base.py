@@ -1,29 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an eviction policy is: the order of one group's ready, unpinned keys.
+"""What an eviction policy is: the order of one group's ready, unpinned slots.
 
-A policy sees keys and the time that it is told: no slots, no bytes, no clock. It does not decide
-*when* to demote or evict, only who goes next.
+A policy sees slots and the time that it is told: no bytes, no clock, and keys only to know one
+again that was evicted. It does not decide *when* to demote or evict, only who goes next.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Container, Iterable, Sequence
+from typing import ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
 
 from tiercache.blocks import Key
+from tiercache.slotqueue import Slots
+
+SomeSlots: TypeAlias = Sequence[int] | Slots
+"""Distinct slots of a pool, in an order."""
 
 
-class Evicted(NamedTuple):
-    """Victims in the order of their eviction; the first ``demoted`` of them were demoted."""
+class Victims(NamedTuple):
+    """Slots in the order of their eviction; the first ``demoted`` of them were demoted."""
 
-    keys: list[Key]
+    slots: list[int]
     demoted: int
 
 
 class Policy(ABC):
-    """Eviction order of one group.
+    """Eviction order of one group's slots, numbered from 0 to ``capacity - 1``.
 
-    Every key is in the order, or pinned, or unknown. Locking: none; the owner of the pool holds
-    one lock across all calls. Complexity: each method is O(1) or O(log n) per key given.
+    Every slot is in the order, or pinned, or unknown. Locking: none; the owner of the pool holds
+    one lock across all calls. Complexity: each method is O(1) or O(log n) per slot given, if it
+    does not say otherwise.
     """
 
     name: ClassVar[str]
@@ -34,70 +41,68 @@ class Policy(ABC):
         self.capacity = capacity
 
     @abstractmethod
-    def insert(self, keys: Iterable[Key]) -> None:
-        """Add new keys as the most recent ones, the last key the most recent."""
+    def insert(self, slots: SomeSlots, keys: Sequence[Key]) -> None:
+        """Add new slots as the most recent ones, the last one the most recent.
+
+        ``keys[i]`` is what ``slots[i]`` holds from now on.
+        """
 
     @abstractmethod
-    def touch(self, keys: Iterable[Key]) -> None:
-        """Make keys the most recent ones and undo their demotion; unknown keys are ignored."""
+    def touch(self, slots: SomeSlots) -> None:
+        """Make slots the most recent ones and undo their demotion; unknown ones are ignored."""
 
     def tell(self, now: float) -> None:  # noqa: B027  (most go by the order of calls)
         """Take note of the time, in seconds of any clock; one that goes back is ignored."""
 
-    def appraise(self, key: Key, worth: float) -> None:  # noqa: B027  (most take no note)
-        """Take note of what would be lost with ``key``, in tokens. This is no use of it.
+    def appraise(self, slot: int, worth: float) -> None:  # noqa: B027  (most take no note)
+        """Take note of what would be lost with ``slot``, in tokens. This is no use of it.
 
-        To be told whenever that changes. Unknown keys are ignored.
+        To be told whenever that changes. Unknown slots are ignored.
         """
 
-    def settle(self, used: dict[Key, bool], *, tail_first: bool) -> None:
+    def settle(self, slots: SomeSlots, reused: Iterable[bool], *, tail_first: bool) -> None:
         """Commit the recency of a finished request.
 
-        ``used`` maps its keys, in prefix order, to whether they were there before it (a reuse)
-        or were inserted by it. With ``tail_first`` the end of the prefix is evicted before its
-        head, otherwise the head before the end.
+        ``slots`` are those that it used, in prefix order, and ``reused`` whether each was there
+        before it or was inserted by it. With ``tail_first`` the end of the prefix is evicted
+        before its head, otherwise the head before the end.
         """
-        self.touch(reversed(used) if tail_first else used)
+        self.touch(slots[::-1] if tail_first else slots)
 
     @abstractmethod
-    def demote(self, keys: Sequence[Key], *, first: bool = False) -> list[Key]:
-        """Move keys to the front of the order; returns those that were not demoted before.
+    def demote(self, slots: SomeSlots, *, first: bool = False) -> Sequence[int]:
+        """Move slots to the front of the order; returns those that were not demoted before.
 
-        ``keys[0]`` goes first among them. They line up behind what was demoted before, or with
-        ``first`` ahead of it. A pinned key can be demoted, too. Unknown keys are ignored.
+        ``slots[0]`` goes first among them. They line up behind what was demoted before, or with
+        ``first`` ahead of it. A pinned slot can be demoted, too. Unknown slots are ignored.
         """
 
     @abstractmethod
-    def pin(self, keys: Collection[Key], *, hit: bool) -> None:
-        """Take known keys out of the order; they cannot be evicted until unpinned.
+    def pin(self, slots: SomeSlots, *, hit: bool) -> None:
+        """Take known slots out of the order; they cannot be evicted until unpinned.
 
-        A ``hit`` (the pin is for a load, not for a copy to another tier) undoes a demotion. Keys
+        A ``hit`` (the pin is for a load, not for a copy to another tier) undoes a demotion. Slots
         may be pinned already; pins are not counted here, and one hit among them makes it a hit.
         """
 
     @abstractmethod
-    def unpin(self, keys: Iterable[Key]) -> None:
-        """Put pinned keys back into the order. Keys that are not pinned are ignored.
+    def unpin(self, slots: SomeSlots) -> None:
+        """Put pinned slots back into the order. Slots that are not pinned are ignored.
 
         After a hit they are the most recent ones, unless they have been demoted since. Otherwise
         they keep their place, where the policy has places for what is not in the order.
         """
 
-    @property
     @abstractmethod
-    def pinned(self) -> Collection[Key]:
-        """The pinned keys."""
+    def remove(self, slots: SomeSlots) -> None:
+        """Forget slots, pinned or not; unknown ones are ignored."""
 
     @abstractmethod
-    def remove(self, keys: Iterable[Key]) -> None:
-        """Forget keys, pinned or not."""
-
-    @abstractmethod
-    def peek(self, n: int, protected: Collection[Key] = ()) -> Evicted:
+    def peek(self, n: int, protected: Container[int] = ()) -> Victims:
         """Return the next ``n`` victims, or fewer, without changing anything."""
 
     @abstractmethod
-    def evict(self, n: int, protected: Collection[Key] = ()) -> Evicted | None:
+    def evict(self, n: int, protected: Container[int] = ()) -> Victims | None:
         """Remove and return the next ``n`` victims that are not ``protected``.
 
         Atomic: None, and nothing changed, if there are not that many.
@@ -105,17 +110,27 @@ class Policy(ABC):
 
     @property
     @abstractmethod
+    def has_demoted(self) -> bool:
+        """Whether some slot is demoted, pinned or not; O(1)."""
+
+    @property
+    @abstractmethod
     def demoted(self) -> int:
-        """Number of demoted keys in the order (pinned ones not counted)."""
+        """Number of demoted slots in the order (pinned ones not counted); O(slots) at worst."""
 
     @abstractmethod
-    def is_demoted(self, key: Key) -> bool:
-        """Whether ``key`` is demoted, pinned or not."""
+    def demoted_of(self, slots: SomeSlots) -> Sequence[int]:
+        """Those of ``slots`` that are demoted, pinned or not, in their order."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Number of keys in the order."""
+        """Number of slots in the order."""
 
     @abstractmethod
-    def __contains__(self, key: Key) -> bool:
-        """Whether ``key`` is in the order."""
+    def __contains__(self, slot: int) -> bool:
+        """Whether ``slot`` is in the order."""
+
+
+def numbers(slots: SomeSlots) -> Sequence[int]:
+    """Slots as Python's own numbers, for tables."""
+    return slots.tolist() if isinstance(slots, np.ndarray) else slots

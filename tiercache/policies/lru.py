@@ -1,133 +1,124 @@
 # SPDX-License-Identifier: Apache-2.0
 """Least recently used, with demotion: two queues, the demoted one is emptied first."""
 
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Container, Sequence
 from itertools import filterfalse, islice
+from typing import Final
+
+import numpy as np
 
 from tiercache.blocks import Key
-from tiercache.policies.base import Evicted, Policy
+from tiercache.policies.base import Policy, SomeSlots, Victims, numbers
+from tiercache.slotqueue import SlotQueue, Slots
+
+_FREE: Final = 0
+_HELD: Final = 1
+_HIT: Final = 2
 
 
 class LRU(Policy):
-    """Evicts demoted keys in the order of their demotion, then live ones by recency.
+    """Evicts demoted slots in the order of their demotion, then live ones by recency.
 
-    All operations are O(1) per key. A pinned key stays in its queue: most are unpinned before
-    eviction gets there, and eviction moves those that it meets to the end, where they go anyway.
+    All operations are O(1) per slot. A pinned slot stays in its queue, where eviction passes it
+    over: most are unpinned before it gets there.
     """
 
     name = "lru"
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self._live: OrderedDict[Key, None] = OrderedDict()
-        self._demoted: OrderedDict[Key, None] = OrderedDict()
-        self._pinned: dict[Key, bool] = {}
-        """Pinned keys, in the order of their pins, and whether for a load."""
+        self._live, self._demoted = SlotQueue(capacity), SlotQueue(capacity)
+        self._pins = np.zeros(capacity, np.int8)
+        """Of each slot: not pinned, held for a copy, or pinned for a load."""
+        self._pinned = 0
 
-    def insert(self, keys: Iterable[Key]) -> None:
-        live = self._live
-        for key in keys:
-            live[key] = None
+    def insert(self, slots: SomeSlots, keys: Sequence[Key]) -> None:
+        self._live.put_last(np.asarray(slots, np.int64))
 
-    def touch(self, keys: Iterable[Key]) -> None:
-        move_to_end = self._live.move_to_end
-        for key in keys:
-            try:
-                move_to_end(key)
-            except KeyError:
-                self._revive(key)
+    def touch(self, slots: SomeSlots) -> None:
+        known = np.asarray(slots, np.int64)
+        if len(self._demoted):
+            demoted = self._demoted.holds(known)
+            self._live.put_last(known[demoted | self._live.holds(known)])
+            self._demoted.remove(known[demoted])
+        else:
+            self._live.put_last(known[self._live.holds(known)])
 
-    def _revive(self, key: Key) -> None:
-        if key in self._demoted:
-            del self._demoted[key]
-            self._live[key] = None
+    def demote(self, slots: SomeSlots, *, first: bool = False) -> Sequence[int]:
+        known = np.asarray(slots, np.int64)
+        moved = known[self._live.holds(known)]
+        self._live.remove(moved)
+        self._demoted.put_last(moved)
+        if first:
+            self._demoted.put_first(known[self._demoted.holds(known)])
+        return numbers(moved)
 
-    def demote(self, keys: Sequence[Key], *, first: bool = False) -> list[Key]:
-        live, demoted = self._live, self._demoted
-        moved = []
-        for key in keys:
-            if key in live:
-                del live[key]
-                demoted[key] = None
-                moved.append(key)
-        for key in reversed(keys) if first else ():
-            if key in demoted:
-                demoted.move_to_end(key, last=False)
-        return moved
+    def pin(self, slots: SomeSlots, *, hit: bool) -> None:
+        known = np.asarray(slots, np.int64)
+        self._pinned += int(np.count_nonzero(self._pins[known] == _FREE))
+        self._pins[known] = np.maximum(self._pins[known], _HIT if hit else _HELD)
+        if hit and len(self._demoted):
+            self.touch(known[self._demoted.holds(known)])
 
-    def pin(self, keys: Collection[Key], *, hit: bool) -> None:
-        if not hit:
-            for key in keys:
-                self._pinned.setdefault(key, False)
-            return
-        self._pinned.update(dict.fromkeys(keys, True))
-        if self._demoted:
-            self.touch(filter(self._demoted.__contains__, keys))
+    def unpin(self, slots: SomeSlots) -> None:
+        known = np.asarray(slots, np.int64)
+        pins = self._pins[known]
+        self._pins[known] = _FREE
+        self._pinned -= int(np.count_nonzero(pins))
+        hits = known[pins == _HIT]
+        self._live.put_last(hits[self._live.holds(hits)])
 
-    def unpin(self, keys: Iterable[Key]) -> None:
-        pop, move_to_end = self._pinned.pop, self._live.move_to_end
-        hits = [key for key in keys if pop(key, False)]
-        for key in filterfalse(self._demoted.__contains__, hits) if self._demoted else hits:
-            move_to_end(key)
+    def remove(self, slots: SomeSlots) -> None:
+        known = np.asarray(slots, np.int64)
+        self._live.remove(known)
+        self._demoted.remove(known)
+        self._pinned -= int(np.count_nonzero(self._pins[known]))
+        self._pins[known] = _FREE
 
-    @property
-    def pinned(self) -> Collection[Key]:
-        return self._pinned.keys()
-
-    def remove(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            for table in (self._live, self._demoted, self._pinned):
-                table.pop(key, None)
-
-    def peek(self, n: int, protected: Collection[Key] = ()) -> Evicted:
+    def peek(self, n: int, protected: Container[int] = ()) -> Victims:
         demoted = self._first(self._demoted, n, protected)
         live = self._first(self._live, n - len(demoted), protected)
-        return Evicted(demoted + live, len(demoted))
+        return Victims(demoted + live, len(demoted))
 
-    def _first(
-        self, queue: OrderedDict[Key, None], n: int, protected: Collection[Key]
-    ) -> list[Key]:
-        if not self._pinned:
-            return list(islice(_without(queue, protected), n))
-        found: list[Key] = []
-        passed: list[Key] = []
-        for key in queue if n else ():
-            for_load = self._pinned.get(key)
-            if for_load:
-                passed.append(key)
-            elif for_load is None and key not in protected:
-                found.append(key)
-                if len(found) == n:
-                    break
-        if queue is self._live:
-            for key in passed:
-                queue.move_to_end(key)
+    def _first(self, queue: SlotQueue, n: int, protected: Container[int]) -> list[int]:
+        found: list[int] = []
+        for slots in queue if n else ():
+            free = filterfalse(protected.__contains__, numbers(self._unpinned(slots)))
+            found += islice(free, n - len(found))
+            if len(found) == n:
+                break
         return found
 
-    def evict(self, n: int, protected: Collection[Key] = ()) -> Evicted | None:
+    def _unpinned(self, slots: Slots) -> Slots:
+        return slots[self._pins[slots] == _FREE] if self._pinned else slots
+
+    def evict(self, n: int, protected: Container[int] = ()) -> Victims | None:
         victims = self.peek(n, protected)
-        if len(victims.keys) < n:
+        if len(victims.slots) < n:
             return None
-        for key in islice(victims.keys, victims.demoted):
-            del self._demoted[key]
-        for key in islice(victims.keys, victims.demoted, None):
-            del self._live[key]
+        slots = np.array(victims.slots, np.int64)
+        self._demoted.remove(slots[: victims.demoted])
+        self._live.remove(slots[victims.demoted :])
         return victims
 
     @property
-    def demoted(self) -> int:
-        return len(self._demoted) - len(self._demoted.keys() & self._pinned.keys())
+    def has_demoted(self) -> bool:
+        return len(self._demoted) > 0
 
-    def is_demoted(self, key: Key) -> bool:
-        return key in self._demoted
+    @property
+    def demoted(self) -> int:
+        return sum(len(self._unpinned(slots)) for slots in self._demoted)
+
+    def demoted_of(self, slots: SomeSlots) -> Sequence[int]:
+        if not len(self._demoted):
+            return []
+        known = np.asarray(slots, np.int64)
+        return numbers(known[self._demoted.holds(known)])
 
     def __len__(self) -> int:
-        return len(self._live) + len(self._demoted) - len(self._pinned)
+        return len(self._live) + len(self._demoted) - self._pinned
 
-    def __contains__(self, key: Key) -> bool:
-        return (key in self._live or key in self._demoted) and key not in self._pinned
-
-
-def _without(keys: Iterable[Key], protected: Collection[Key]) -> Iterable[Key]:
-    return filterfalse(protected.__contains__, keys) if protected else keys
+    def __contains__(self, slot: int) -> bool:
+        one = np.array([slot])
+        queued = self._live.holds(one) | self._demoted.holds(one)
+        return bool(queued) and self._pins[slot] == _FREE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A heap of keys that finds each of them, so that none stays behind when it is removed.
+"""A heap of slots that finds each of them, so that none stays behind when it is removed.
 
 Covers the order alone; what a place stands for is known to who queues.
 """
@@ -7,27 +7,25 @@ Covers the order alone; what a place stands for is known to who queues.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tiercache.blocks import Key
-
 
 class Place(NamedTuple):
     """A place in a queue: since when, in turn among those of equal time, and whose it is."""
 
     since: float
     turn: int
-    key: Key
+    slot: int
 
 
 class Queue:
-    """Places of keys, the lowest at index 0 and none above those ``below`` it.
+    """Places of slots, the lowest at index 0 and none above those ``below`` it.
 
     Adding and removing are O(log n) at worst: nothing is left to be cleared away later.
     """
 
     def __init__(self) -> None:
         self._places: list[Place] = []
-        self._at: dict[Key, int] = {}
-        """At which index each key is."""
+        self._at: dict[int, int] = {}
+        """At which index each slot is."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -44,12 +42,12 @@ class Queue:
         self._rise(len(self._places) - 1, place)
 
     def put_off(self, place: Place) -> None:
-        """Give a queued key another place, behind the one that it has; raises KeyError if not."""
-        self._sink(self._at[place.key], place)
+        """Give a queued slot another place, behind the one that it has; raises KeyError if not."""
+        self._sink(self._at[place.slot], place)
 
-    def remove(self, key: Key) -> None:
-        """Take a queued key out; raises KeyError if there is none such."""
-        index = self._at.pop(key)
+    def remove(self, slot: int) -> None:
+        """Take a queued slot out; raises KeyError if there is none such."""
+        index = self._at.pop(slot)
         last = self._places.pop()
         if index < len(self._places):
             # The last place takes the free one, or goes where it has to from there.
@@ -65,10 +63,10 @@ class Queue:
             if places[above] < place:
                 break
             places[index] = places[above]
-            at[places[index].key] = index
+            at[places[index].slot] = index
             index = above
         places[index] = place
-        at[place.key] = index
+        at[place.slot] = index
 
     def _sink(self, index: int, place: Place) -> None:
         places, at = self._places, self._at
@@ -78,7 +76,7 @@ class Queue:
             if place < places[low]:
                 break
             places[index] = places[low]
-            at[places[index].key] = index
+            at[places[index].slot] = index
             index = low
         places[index] = place
-        at[place.key] = index
+        at[place.slot] = index

@@ -105,7 +105,7 @@ class Board:
         """A sequence stored ``keys``, which are ready; those who had their slots lost them."""
         group_id = pool.spec.group_id
         # They come in any order, which is what ``locate`` is slow at.
-        slots = list(map(pool.ready.__getitem__, keys))
+        slots = pool.ready.locate(keys)
         self.touch_slots(group_id, slots)
         self._owners.take(group_id, slots, number)
         if pool.spec.kind is GroupKind.STATE:

@@ -60,12 +60,12 @@ def _below(
     tiering = cache.tiering
     if tiering is None or here.ended_by is None:
         return here.attention, here
-    has, farthest = tiering.jobs.has, tiering.promoter.farthest(0)
-    plan = cache.primary.plan(request, start=0, limit=tokens, elsewhere=has)
+    elsewhere, farthest = tiering.jobs.elsewhere(), tiering.promoter.farthest(0)
+    plan = cache.primary.plan(request, start=0, limit=tokens, elsewhere=elsewhere)
     if farthest >= tokens:
         return plan.attention, plan
     # All of it is never here at once, so not all of it can be served.
-    served = cache.primary.plan(request, start=0, limit=farthest, elsewhere=has)
+    served = cache.primary.plan(request, start=0, limit=farthest, elsewhere=elsewhere)
     return plan.attention, served
 
 

@@ -6,7 +6,6 @@ what is restorable from RAM now and would not be without it, taken by itself.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from tiercache.blocks import BlockHash, GroupKind, Key, key_hash
@@ -36,13 +35,13 @@ class Surroundings(NamedTuple):
 
 def victims(pool: SlotPool, around: Surroundings) -> list[Victim]:
     """The next victims of ``pool``, in their order, and behind them what is pinned."""
-    pinned = list(islice(pool.policy.pinned, PINNED_ROWS))
-    peeked = pool.policy.peek(ROWS - len(pinned))
+    pinned = pool.pinned(PINNED_ROWS)
+    peeked = pool.next_victims(ROWS - len(pinned))
     classes = [SlotClass.DEMOTED] * peeked.demoted
     classes += [SlotClass.LIVE] * (len(peeked.keys) - peeked.demoted)
     classes += [SlotClass.PINNED] * len(pinned)
     keys = [*peeked.keys, *pinned]
-    slots = [pool.ready[key] for key in keys]
+    slots = pool.ready.locate(keys)
     owners = [around.owner(pool.spec.group_id, slot) for slot in slots]
     ends = _ends(pool, keys, owners, around)
     found = []

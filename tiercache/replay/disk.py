@@ -65,15 +65,15 @@ class DiskModel(SecondaryTier):
 
     def touch(self, keys: Collection[Key]) -> None:
         for group_id, run in by_group(keys).items():
-            self._tables[group_id].policy.touch(run)
+            self._tables[group_id].touch(run)
 
     def demote(self, keys: Collection[Key]) -> None:
         for group_id, run in by_group(keys).items():
-            self._tables[group_id].policy.demote(run)
+            self._tables[group_id].demote(run)
 
     def clear(self) -> None:
         for table in self._tables.values():
-            table.drop(list(table.slot_of))
+            table.clear()
 
     @property
     def load_rate(self) -> float | None:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tiercache.config import EVICTION_POLICIES
 from tiercache.errors import ConfigError
-from tiercache.policies import POLICIES
 
 if TYPE_CHECKING:
     from tiercache.replay.simulate import Result, Setup
@@ -24,7 +24,7 @@ OFFLINE: Mapping[str, str] = {"optimal": "tiercache.replay.optimal:simulate"}
 
 def policy_names() -> list[str]:
     """Names of all policies, in the order in which they were made."""
-    return [*POLICIES, *VARIANTS, *OFFLINE]
+    return [*EVICTION_POLICIES, *VARIANTS, *OFFLINE]
 
 
 def check_policy(name: str) -> None:

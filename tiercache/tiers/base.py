@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from typing import ClassVar, Literal, NamedTuple
 
 from tiercache.blocks import GroupSpec, Key
@@ -137,6 +138,23 @@ class SecondaryTier(ABC):
     @abstractmethod
     def has(self, key: Key) -> bool:
         """Whether ``key`` could be loaded now."""
+
+    def leading(self, keys: list[Key], at: int = 0) -> int:
+        """How many of ``keys`` from ``keys[at]`` on could be loaded now, up to the first that not.
+
+        They are of one group.
+        """
+        return sum(1 for _ in takewhile(self.has, islice(keys, at, None)))
+
+    def held(self, keys: list[Key]) -> list[Key]:
+        """Those of ``keys`` that could be loaded now, in their order."""
+        found: list[Key] = []
+        at = 0
+        while at < len(keys):
+            there = self.leading(keys, at)
+            found += keys[at : at + there]
+            at += there or 1
+        return found
 
     def seek(self, keys: Collection[Key]) -> Callable[[], bool] | None:
         """Begin to find out which of ``keys`` are there, for ``has``.

@@ -95,7 +95,7 @@ class TierCacheManager(OffloadingManager):
         self._rate = ComputeRate()
         self._attached: list[Attached] = []
         self._pools = {group_suffix(g): pool for g, pool in cache.primary.pools.items()}
-        self._holders = max(self._pools.values(), key=lambda pool: pool.capacity).holders
+        self._holders = max(self._pools.values(), key=lambda pool: pool.capacity).ready.holders
         """The biggest group's slots, and which of them the next lookup will most likely hit."""
         self._next = 0
         self._stop: int | None = None
@@ -197,7 +197,7 @@ class TierCacheManager(OffloadingManager):
             limit = boundary + group.lookahead
             self._limit[group_suffix(group_id)] = limit
             pool = self.cache.primary.pools[group_id]
-            if pool.holders is self._holders:
+            if pool.ready.holders is self._holders:
                 step = group.tokens_per_chunk
                 beyond = request.lineage.key(group_id, limit - limit % step + step)
                 self._stop = None if beyond is None else pool.ready.get(beyond)
@@ -238,7 +238,7 @@ class TierCacheManager(OffloadingManager):
             return LookupResult.MISS
         slot = pool.ready.get(key)
         if slot is not None:
-            self._next = slot + 1 if pool.holders is self._holders else self._next
+            self._next = slot + 1 if pool.ready.holders is self._holders else self._next
             return HIT
         # What another tier is still reading may fail to come.
         if key in pool.storing and not self.cache.is_loading(key):

@@ -15,6 +15,7 @@ from vllm.v1.kv_offload.cpu.policies.base import CachePolicy, ChunkStatus, order
 from vllm.v1.kv_offload.cpu.policies.factory import CachePolicyFactory
 
 from tiercache.blocks import Key, by_group, group_suffix, key_hash
+from tiercache.keytable import KeyTable
 from tiercache.policies.lru import LRU
 from tiercache.vllm.compat import check_version
 
@@ -60,8 +61,8 @@ class DemotingLRU(CachePolicy):
     def __init__(self, cache_capacity: int) -> None:
         check_version()
         super().__init__(cache_capacity)
-        self._order = LRU(cache_capacity)
         self._chunks: dict[Key, ChunkStatus] = {}
+        self._number()
         self._together: dict[int, bool] = {}
         """Per group: whether two of its blocks were stored at once."""
         self._next: defaultdict[Key, set[bytes]] = defaultdict(set)
@@ -76,21 +77,30 @@ class DemotingLRU(CachePolicy):
         self, key: OffloadKey, chunk: ChunkStatus, req_context: ReqContext | None = None
     ) -> None:
         self._chunks[Key(key)] = chunk
-        self._order.insert((Key(key),))
+        numbers = [self._free.pop()]
+        self._numbers.put((Key(key),), numbers)
+        self._order.insert(numbers, (Key(key),))
         if chunk.ref_cnt:
             self.mark_non_evictable(key)
 
     def remove(self, key: OffloadKey) -> None:
+        self._order.remove(self._numbers.find((Key(key),)))
         self._forget(Key(key))
-        self._order.remove((Key(key),))
 
     def clear(self) -> None:
-        self._order = LRU(self.cache_capacity)
+        self._number()
         self._chunks.clear()
         self._next.clear()
 
+    def _number(self) -> None:
+        """Begin anew with what the order knows a key by: a number of ours, as for a slot."""
+        self._order = LRU(self.cache_capacity)
+        self._numbers = KeyTable(self.cache_capacity)
+        self._free = list(range(self.cache_capacity))
+
     def _forget(self, key: Key) -> ChunkStatus:
         self._next.pop(key, None)
+        self._free += self._numbers.take((key,))
         return self._chunks.pop(key)
 
     # --- eviction
@@ -98,22 +108,23 @@ class DemotingLRU(CachePolicy):
     def evict(
         self, n: int, protected: set[OffloadKey]
     ) -> list[tuple[OffloadKey, ChunkStatus]] | None:
-        victims = self._order.evict(n, protected)
+        victims = self._order.evict(n, frozenset(self._numbers.find(map(Key, protected))))
         if victims is None:
             return None
-        return [(OffloadKey(key), self._forget(key)) for key in victims.keys]
+        keys = self._numbers.keys_in(victims.slots)
+        return [(OffloadKey(key), self._forget(key)) for key in keys]
 
     def mark_evictable(self, key: OffloadKey) -> None:
-        self._order.unpin((Key(key),))
+        self._order.unpin(self._numbers.find((Key(key),)))
 
     def mark_non_evictable(self, key: OffloadKey) -> None:
         """It keeps its place: vLLM does not say whether this is for a load; recency follows."""
-        self._order.pin((Key(key),), hit=False)
+        self._order.pin(self._numbers.find((Key(key),)), hit=False)
 
     # --- use
 
     def touch(self, keys: Iterable[OffloadKey], req_context: ReqContext) -> None:
-        self._order.touch(map(Key, reversed(list(keys))))
+        self._order.touch(self._numbers.find(map(Key, reversed(list(keys)))))
 
     def on_store_miss(self, keys: Iterable[OffloadKey], req_context: ReqContext) -> None:
         """Learn from what is stored together; ranks nothing, as a key that is new has no rank."""
@@ -138,7 +149,7 @@ class DemotingLRU(CachePolicy):
             if not together
             for at, key in self._superseded(hashes, group_suffix(group_id))
         ]
-        self._order.demote([key for _, key in sorted(old)])
+        self._order.demote(self._numbers.find(key for _, key in sorted(old)))
 
     def _superseded(self, hashes: Sequence[bytes], suffix: bytes) -> list[tuple[int, Key]]:
         """States of a group that its newest one on the request replaces, each with its place."""
@@ -150,7 +161,7 @@ class DemotingLRU(CachePolicy):
             if len(following) < 2:
                 following.add(hashes[at + 1])
         forks = [at for at in old if len(self._next[places[at]]) == 2]
-        self._order.touch(places[at] for at in forks)
+        self._order.touch(self._numbers.find(places[at] for at in forks))
         return [(at, places[at]) for at in old if at not in forks]
 
 

@@ -156,7 +156,7 @@ class ChunkIds:
         self._free: list[int] = []
 
     def of(self, keys: Iterable[OffloadKey], slots: list[int]) -> list[int]:
-        slot_of = self._pool.ready | self._pool.storing
+        slot_of = {**self._pool.ready, **self._pool.storing}
         self.free([key for key in self._held if key not in slot_of])
         chunk_ids = []
         for key, slot in zip(keys, slots, strict=True):
@@ -190,11 +190,12 @@ class PolicyView:
         return self._pool.policy
 
     def touch(self, keys: Iterable[OffloadKey]) -> None:
-        self._ours.touch(map(Key, reversed(list(keys))))
+        self._pool.touch(map(Key, reversed(list(keys))))
 
     def evict(self, n: int, protected: set[OffloadKey]) -> list[tuple[Key, None]] | None:
-        evicted = self._ours.evict(n, set(map(Key, protected)))
-        return None if evicted is None else [(key, None) for key in evicted.keys]
+        ready = self._pool.ready
+        evicted = self._ours.evict(n, frozenset(ready.find(map(Key, protected))))
+        return None if evicted is None else [(key, None) for key in ready.keys_in(evicted.slots)]
 
 
 class ArcView(PolicyView):
@@ -213,11 +214,11 @@ class ArcView(PolicyView):
                 if key in ghosts:
                     self._ours._adapt(key)
                     ghosts[key] = None
-            self._ours.touch([key])
+            self._pool.touch([key])
 
     @property
     def t1(self) -> dict[Any, Any]:
-        return self._queue(self._ours._once)
+        return self._queue(self._pool.ready.keys_in(self._ours._once))
 
     @t1.setter
     def t1(self, counting: object) -> None:
@@ -225,7 +226,7 @@ class ArcView(PolicyView):
 
     @property
     def t2(self) -> dict[Any, Any]:
-        return self._queue(self._ours._again)
+        return self._queue(self._pool.ready.keys_in(self._ours._again))
 
     @t2.setter
     def t2(self, counting: object) -> None:
@@ -241,7 +242,7 @@ class ArcView(PolicyView):
 
     def _queue(self, queue: Iterable[Key]) -> dict[Any, Any]:
         """A queue as it is now: key to what vLLM says of a chunk."""
-        pinned = self._ours.pinned
+        pinned = frozenset(self._pool.pinned())
         return {key: SimpleNamespace(ref_cnt=int(key in pinned)) for key in queue}
 
     @property

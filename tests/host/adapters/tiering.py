@@ -142,8 +142,8 @@ class PinView(PolicyView):
     """Says how often a key is pinned."""
 
     def get(self, key: OffloadKey) -> Pins:
-        pinned = Key(key) in self._pool.policy.pinned
-        return Pins(pinned + self._pool._extra_pins.get(Key(key), 0))
+        slot = self._pool.ready.get(Key(key))
+        return Pins(0 if slot is None else int(self._pool._pins[slot]))
 
 
 class HostTiering(HostManager):

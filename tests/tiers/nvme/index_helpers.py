@@ -50,9 +50,8 @@ def contents(index: Index) -> Found:
     """Everything an index loads: (group, slot, hash, checksum)."""
     found: Found = set()
     for group_id in index._slots:
-        slot_of, checksums = index.load(group_id)
-        entries = zip(slot_of.items(), checksums, strict=True)
-        found |= {(group_id, slot, key_hash(Key(key)), sum_) for (key, slot), sum_ in entries}
+        entries = zip(*index.load(group_id), strict=True)
+        found |= {(group_id, slot, key_hash(Key(key)), sum_) for key, slot, sum_ in entries}
     return found
 
 

@@ -90,7 +90,7 @@ def test_what_an_older_version_has_written_is_served(rig: Rig) -> None:
     write(rig.path)
     tier = rig.open()
     assert published(tier) == list(STORED)
-    assert tier._groups[0].table.slot_of | tier._groups[1].table.slot_of == STORED
+    assert {**tier._groups[0].table.slot_of, **tier._groups[1].table.slot_of} == STORED
     assert rig.loaded(tier, list(STORED)[:3]) == list(STORED)[:3]
     assert rig.loaded(tier, list(STORED)[3:]) == list(STORED)[3:]
     rig.stored(tier, keys("new"))

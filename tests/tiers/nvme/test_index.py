@@ -63,8 +63,8 @@ def test_the_order_is_that_of_stamps_and_the_next_one_is_known(opened: Opener) -
     index.update({Location(3, 299): entry(7)})
     loaded = index.load(0)
     in_order = [b"hash 2", b"hash 5", b"hash 9", b"hash 200"]
-    assert list(loaded.slot_of) == [make_key(block_hash, 0) for block_hash in in_order]
-    assert list(loaded.slot_of.values()) == [2, 0, 1, 3]
+    assert loaded.keys == [make_key(block_hash, 0) for block_hash in in_order]
+    assert loaded.slots == [2, 0, 1, 3]
     assert list(loaded.checksums) == [6, 15, 27, 600]
     assert index.next_stamp == 201
     index.load(3)
@@ -74,7 +74,7 @@ def test_the_order_is_that_of_stamps_and_the_next_one_is_known(opened: Opener) -
 def test_an_empty_index_starts_at_zero(opened: Opener) -> None:
     index = opened()
     index.update({})
-    assert (index.load(0), index.next_stamp, index.damaged) == (Loaded({}, []), 0, 0)
+    assert (index.load(0), index.next_stamp, index.damaged) == (Loaded([], [], []), 0, 0)
 
 
 def test_of_two_slots_with_a_hash_the_younger_counts_and_the_older_is_cleared(
@@ -82,9 +82,9 @@ def test_of_two_slots_with_a_hash_the_younger_counts_and_the_older_is_cleared(
 ) -> None:
     index = opened()
     index.update({Location(0, 5): entry(8, b"same"), Location(0, 500): entry(7, b"same")})
-    assert index.load(0) == ({make_key(b"same", 0): 5}, [24])
+    assert index.load(0) == ([make_key(b"same", 0)], [5], [24])
     index.update({Location(0, 5): None})
-    assert index.load(0) == Loaded({}, [])
+    assert index.load(0) == Loaded([], [], [])
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_full_map_grows_up_to_the_limit(opened: Opener) -> None:
         sizes.add(index.info()["map_bytes"])
     assert len(sizes) > 3
     assert max(sizes) <= index_bytes(SLOTS)
-    assert len(index.load(0).slot_of) == 700
+    assert len(index.load(0).keys) == 700
 
 
 READER = """
@@ -223,7 +223,7 @@ def test_an_index_for_more_slots_shrinks(opened: Opener, tmp_path: Path) -> None
     assert occupied(tmp_path / "index") <= index_bytes(SLOTS)
     assert index.info()["map_bytes"] <= index_bytes(SLOTS)
     index.close()
-    assert len(opened(wide).load(0).slot_of) == 700  # what was cut off does not come back
+    assert len(opened(wide).load(0).keys) == 700  # what was cut off does not come back
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def test_a_million_entries(opened: Opener) -> None:
         index.update({Location(0, s): Entry(s.to_bytes(32, "big"), s, at) for at, s in chosen})
     index.close()
     index = opened({0: count})
-    slot_of, checksums = index.load(0)
-    assert list(slot_of.values()) == list(checksums) == slots
-    assert list(slot_of) == [make_key(slot.to_bytes(32, "big"), 0) for slot in slots]
+    loaded = index.load(0)
+    assert loaded.slots == list(loaded.checksums) == slots
+    assert loaded.keys == [make_key(slot.to_bytes(32, "big"), 0) for slot in slots]
     assert index.next_stamp == count

@@ -348,7 +348,7 @@ def test_asking_while_the_map_grows(opened: Opener) -> None:
         asked.wait()
         for first in range(0, 20_000, 100):
             index.update({Location(0, first + slot): entry(first + slot) for slot in range(100)})
-    assert len(index.load(0).slot_of) == 20_000
+    assert len(index.load(0).keys) == 20_000
 
 
 def raises(error: Exception) -> Callable[..., None]:
@@ -373,7 +373,7 @@ def test_reading_that_fails_begins_anew(opened: Opener, data: Path) -> None:
     index = opened()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index, "_read", raises(lmdb.CorruptedError("page")))
-        assert index.load(0) == Loaded({}, [])
+        assert index.load(0) == Loaded([], [], [])
     assert (contents(index), index.damaged) == (set(), 1)
     write(index, 3)
     assert contents(index) == expected(after(3))
@@ -393,5 +393,5 @@ def test_what_cannot_be_opened_again_stores_nothing_and_raises_nothing_else(
             index.update(changes(STEPS))
         with pytest.raises(NotIndexedError):
             index.clear()
-        assert index.load(0) == Loaded({}, [])
+        assert index.load(0) == Loaded([], [], [])
     assert "disk is gone" in caplog.text

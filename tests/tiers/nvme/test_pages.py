@@ -37,15 +37,15 @@ def test_a_page_gives_back_whatever_it_was_given(
     youngest: dict[bytes, tuple[int, int]] = {}
     for slot, (block_hash, _, stamp) in rows.items():
         youngest[block_hash] = max((stamp, slot), youngest.get(block_hash, (-1, -1)))
-    slot_of, checksums = decoded.loaded
-    found = [rows[slot] for slot in slot_of.values()]
-    assert list(slot_of) == [block_hash + b"#7" for block_hash, _, _ in found]
+    keys, slots, checksums = decoded.loaded
+    found = [rows[slot] for slot in slots]
+    assert keys == [block_hash + b"#7" for block_hash, _, _ in found]
     assert [int(checksum) for checksum in checksums] == [checksum for _, checksum, _ in found]
     stamps = [stamp for _, _, stamp in found]
     assert stamps == sorted(stamps)
     counting = {h: stamp for h, (stamp, slot) in youngest.items() if slot < limit}
     assert {h: stamp for h, _, stamp in found} == counting
-    assert sorted([*decoded.stale, *slot_of.values()]) == sorted(rows)
+    assert sorted([*decoded.stale, *slots]) == sorted(rows)
     assert decoded.next_stamp == 1 + max(stamp for _, _, stamp in rows.values())
 
 
@@ -58,7 +58,7 @@ def test_entries_that_nobody_can_have_made_do_not_count() -> None:
     page = pages.edit(key, None, [(2, good), (3, late), (4, long), (5, b"\xff" * 64)])
     assert pages.is_intact(key, page)
     decoded = pages.decode([0], bytes(pages.entries_of(page)), 10)
-    assert decoded.loaded.slot_of == {b"good": 2}
+    assert decoded.loaded == ([b"good"], [2], [1])
     assert (decoded.stale, decoded.next_stamp) == ([], 8)
 
 

@@ -40,12 +40,12 @@ def test_a_key_is_findable_once_it_is_published() -> None:
     slots = table(4)
     assert slots.allocate([A, B]) == ([0, 1], {})
     assert slots.missing([C, A, C, B]) == [C]
-    assert (slots.used, slots.slot_of, slots.writing) == (2, {}, {A: 0, B: 1})
+    assert (slots.used, dict(slots.slot_of), slots.writing) == (2, {}, {A: 0, B: 1})
     assert slots.publish([A]) == [A]
-    assert (slots.used, slots.slot_of, slots.writing) == (2, {A: 0}, {B: 1})
+    assert (slots.used, dict(slots.slot_of), slots.writing) == (2, {A: 0}, {B: 1})
     assert slots.missing([C, A, C, B]) == [C]
     slots.abandon([A, B, B])
-    assert (slots.used, slots.slot_of, slots.writing) == (1, {A: 0}, {})
+    assert (slots.used, dict(slots.slot_of), slots.writing) == (1, {A: 0}, {})
     slots.validate()
 
 
@@ -62,7 +62,7 @@ def test_an_allocation_is_all_or_nothing() -> None:
     slots.hold([A])
     assert not slots.room(3)
     assert slots.allocate(some_keys(3)) is None
-    assert (slots.slot_of, slots.writing) == ({A: 0, B: 1}, {})
+    assert (dict(slots.slot_of), slots.writing) == ({A: 0, B: 1}, {})
     assert slots.room(2)
     assert slots.allocate(some_keys(2)) is not None
 
@@ -110,7 +110,7 @@ def test_a_key_gets_no_second_slot(keys: list[Key]) -> None:
     slots.allocate([B])
     with pytest.raises(InvariantError):
         slots.allocate(keys)
-    assert (slots.slot_of, slots.writing) == ({A: 0}, {B: 1})
+    assert (dict(slots.slot_of), slots.writing) == ({A: 0}, {B: 1})
 
 
 def test_holds_nest() -> None:
@@ -138,7 +138,7 @@ def test_a_dropped_key_is_unknown_and_its_slot_free_unless_held() -> None:
     store(slots, [A, B])
     slots.hold([B])
     assert slots.drop([A, B, C, A]) == {A: 0, B: 1}
-    assert (slots.slot_of, slots.used) == ({}, 1)
+    assert (dict(slots.slot_of), slots.used) == ({}, 1)
     slots.validate()
     slots.release([B])
     assert slots.used == 0
@@ -154,9 +154,9 @@ def test_a_slot_is_not_written_while_somebody_may_read_what_it_held() -> None:
     store(slots, [A])
     slots.hold([A])
     slots.release([A])
-    assert (slots.slot_of, slots.used) == ({A: 1}, 2)
+    assert (dict(slots.slot_of), slots.used) == ({A: 1}, 2)
     slots.release([A])
-    assert (slots.slot_of, slots.used) == ({A: 1}, 1)
+    assert (dict(slots.slot_of), slots.used) == ({A: 1}, 1)
     slots.validate()
 
 
@@ -167,7 +167,7 @@ def test_a_key_that_is_dropped_while_it_is_written_is_not_published() -> None:
     with pytest.raises(InvariantError):
         slots.allocate([A])
     assert slots.publish([A, B]) == [B]
-    assert (slots.slot_of, slots.used) == ({B: 1}, 1)
+    assert (dict(slots.slot_of), slots.used) == ({B: 1}, 1)
     store(slots, [A])
     assert slots.slot_of == {B: 1, A: 0}
 
@@ -175,7 +175,7 @@ def test_a_key_that_is_dropped_while_it_is_written_is_not_published() -> None:
 @pytest.mark.parametrize("name", DISK_POLICIES)
 def test_restored_keys_leave_by_age(name: str) -> None:
     slots = SlotTable(6, make_disk_policy(name, 6), high_water=1, low_water=1)
-    slots.restore({C: 4, A: 0, B: 2})
+    slots.restore([C, A, B], [4, 0, 2])
     slots.validate()
     assert slots.slot_of == {C: 4, A: 0, B: 2}
     allocation = slots.allocate(some_keys(4))
@@ -184,11 +184,14 @@ def test_restored_keys_leave_by_age(name: str) -> None:
     assert sorted(allocation.slots) == [1, 3, 4, 5]
 
 
-@pytest.mark.parametrize("restored", [[2, 2], [0, 4], [-1, 0]])
-def test_a_restored_key_has_a_slot_of_its_own(restored: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("keys", "restored"),
+    [([A, B], [2, 2]), ([A, B], [0, 4]), ([A, B], [-1, 0]), ([A, A], [0, 1]), ([A, A], [2, 2])],
+)
+def test_a_restored_key_has_a_slot_of_its_own(keys: list[Key], restored: list[int]) -> None:
     slots = table(4)
     with pytest.raises(InvariantError):
-        slots.restore(dict(zip([A, B], restored, strict=True)))
+        slots.restore(keys, restored)
     slots.validate()
     assert slots.used == 0
 
@@ -222,15 +225,23 @@ def test_the_effort_of_an_allocation_does_not_grow_with_the_table(name: str) -> 
 
 
 def _lose_a_slot(slots: SlotTable) -> None:
-    del slots.slot_of[A]
+    slots.slot_of.take([A])
 
 
 def _give_a_slot_twice(slots: SlotTable) -> None:
-    slots.slot_of[A] = slots.slot_of[B]
+    slots.slot_of.put([A], [slots.slot_of[B]])
 
 
 def _publish_what_is_written(slots: SlotTable) -> None:
-    slots.slot_of[C] = slots.writing[C]
+    slots.slot_of.put([C], [slots.writing[C]])
+
+
+def _forget_who_holds_a_slot(slots: SlotTable) -> None:
+    slots.slot_of.holders[slots.slot_of[A]] = None
+
+
+def _have_a_free_slot_held(slots: SlotTable) -> None:
+    slots.slot_of.holders[slots.slots - 1] = key("?")
 
 
 def _hold_what_is_unknown(slots: SlotTable) -> None:
@@ -246,7 +257,7 @@ def _cancel_what_is_not_written(slots: SlotTable) -> None:
 
 
 def _forget_the_order(slots: SlotTable) -> None:
-    slots.policy.remove([A])
+    slots._policy.remove([slots.slot_of[A]])
 
 
 def _miscount_what_is_free(slots: SlotTable) -> None:
@@ -264,6 +275,8 @@ def _cut_a_run(slots: SlotTable) -> None:
         _lose_a_slot,
         _give_a_slot_twice,
         _publish_what_is_written,
+        _forget_who_holds_a_slot,
+        _have_a_free_slot_held,
         _hold_what_is_unknown,
         _lose_the_last_holder,
         _cancel_what_is_not_written,

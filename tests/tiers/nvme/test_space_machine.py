@@ -34,7 +34,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.withheld: set[int] = set()
         self.table = SlotTable(self.SLOTS, policy, high_water=max(marks), low_water=min(marks))
         keys = [key(name) for name in "abcdefghijklm"[:n]]
-        self.table.restore(dict(zip(keys, restored, strict=False)))
+        self.table.restore(keys, restored[:n])
         self.published = dict(zip(keys, restored, strict=False))
         self.writing: dict[Key, int] = {}
         self.cancelled: set[Key] = set()
@@ -103,6 +103,14 @@ class AgainstModel(RuleBasedStateMachine):
         self.cancelled |= {k for k in some if k in self.writing}
         self.leaving += [(k, slot) for k, slot in dropped.items() if self.holds[k]]
 
+    @rule(dice=st.integers(1, 6))
+    def clear(self, dice: int) -> None:
+        if dice == 6:
+            self.table.clear()
+            self.cancelled |= self.writing.keys()
+            self.leaving += [(k, slot) for k, slot in self.published.items() if self.holds[k]]
+            self.published.clear()
+
     @rule(bounds=st.tuples(st.integers(0, SLOTS), st.integers(0, SLOTS)))
     def withhold(self, bounds: tuple[int, int]) -> None:
         self.table.withhold([range(*bounds)])
@@ -115,16 +123,16 @@ class AgainstModel(RuleBasedStateMachine):
 
     @rule(some=some)
     def touch(self, some: list[Key]) -> None:
-        self.table.policy.touch(some)
+        self.table.touch(some)
 
     @rule(some=some)
     def demote(self, some: list[Key]) -> None:
-        self.table.policy.demote(some)
+        self.table.demote(some)
 
     @invariant()
     def same_slots(self) -> None:
         self.table.validate()
-        assert (self.table.slot_of, self.table.writing) == (self.published, self.writing)
+        assert (dict(self.table.slot_of), self.table.writing) == (self.published, self.writing)
         assert self.table.held == self.holds
         taken = self.taken()
         assert len(set(taken)) == len(taken) == self.table.used <= self.SLOTS

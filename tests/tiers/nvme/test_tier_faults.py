@@ -76,6 +76,7 @@ def test_reads_that_fail_in_a_row_rest_and_are_tried_again(
             rig.load(tier, [key])
         left = STORED[FAILURES:]
         assert not any(map(tier.has, left))
+        assert tier.leading(left) == 0
         assert not tier.stats().healthy
         assert tier.missing(left) == []
         assert rig.load(tier, left)[0].failed == left  # without trying

@@ -193,13 +193,15 @@ def validate(tier: NvmeTier) -> None:
 
 
 def published(tier: NvmeTier) -> list[Key]:
-    """All keys that can be loaded, group by group, in the order of publication."""
-    return [key for group in tier._groups.values() for key in group.table.slot_of]
+    """All keys that can be loaded, group by group, in the order in which they would leave."""
+    tables = [group.table for group in tier._groups.values()]
+    orders = [table.slot_of.keys_in(table._policy.victims(table.slots)) for table in tables]
+    return [key for order in orders for key in order]
 
 
 def in_index(tier: NvmeTier) -> dict[int, int]:
     """Entries of the index by group."""
-    return {g: len(tier._disk.index.load(g).slot_of) for g in tier._groups}
+    return {g: len(tier._disk.index.load(g).keys) for g in tier._groups}
 
 
 def namespace_of(path: Path) -> Path:

@@ -123,7 +123,7 @@ class Index:
             raise TierCacheError(f"the index {directory} cannot be opened: {error}") from error
 
     def load(self, group_id: int) -> Loaded:
-        """Read the entries of a group, by key.
+        """Read the entries of a group, with their keys.
 
         Damaged pages, entries beyond the group's slots, and all but the youngest entry of a hash
         are left out, and removed.
@@ -134,7 +134,7 @@ class Index:
         except lmdb.Error as error:
             self._report(f"begins anew: {error}", 1)
             self._recover(anew=True)
-            return Loaded({}, [])
+            return Loaded([], [], [])
         loaded, stale, next_stamp = decode(
             numbers, entries, self._slots[group_id], group_suffix(group_id)
         )

@@ -59,8 +59,10 @@ class Entry(NamedTuple):
 class Loaded(NamedTuple):
     """The entries of a group, the oldest first."""
 
-    slot_of: dict[bytes, int]
-    """By block hash, followed by what ``decode`` was told to put behind each."""
+    keys: list[bytes]
+    """Block hashes, each once, followed by what ``decode`` was told to put behind each."""
+    slots: list[int]
+    """In the same order."""
     checksums: Sequence[int]
     """In the same order; an array of numpy if there are any."""
 
@@ -151,7 +153,7 @@ def decode(numbers: Sequence[int], entries: bytes, slots: int, suffix: bytes = b
     words = np.frombuffer(entries, "<u8").reshape(-1, _ENTRY.size // 8)
     used = _counting(table, words[:, _STAMP])
     if not len(used):
-        return Decoded(Loaded({}, []), [], 0)
+        return Decoded(Loaded([], [], []), [], 0)
     checksums, stamps = words[used, -2:].T
     order = np.argsort(stamps)
     rows, checksums = used[order], checksums[order]
@@ -161,12 +163,12 @@ def decode(numbers: Sequence[int], entries: bytes, slots: int, suffix: bytes = b
     names: list[bytes] = []
     for start in range(0, len(rows), CHUNK_ROWS):
         names += _names(table[rows[start : start + CHUNK_ROWS]], suffix)
-    loaded, stale = Loaded(dict(zip(names, found, strict=True)), checksums), []
-    if len(loaded.slot_of) < len(found) or beyond:
-        youngest = dict(zip(names, range(len(found)), strict=True)).values()
+    loaded, stale = Loaded(names, found, checksums), []
+    if len(set(names)) < len(names) or beyond:
+        youngest = dict(zip(names, range(len(names)), strict=True)).values()
         kept = sorted(row for row in youngest if found[row] < slots)
-        loaded = Loaded({names[row]: found[row] for row in kept}, checksums[kept])
-        stale = sorted({*found}.difference(loaded.slot_of.values()))
+        loaded = Loaded([names[row] for row in kept], [found[row] for row in kept], checksums[kept])
+        stale = sorted({*found}.difference(loaded.slots))
     return Decoded(loaded, stale, int(stamps[order[-1]]) + 1)
 
 

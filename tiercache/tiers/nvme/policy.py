@@ -1,59 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who leaves the disk first: the order of one group's published keys.
+"""Who leaves the disk first: the order of one group's published slots.
 
-Covers LRU, FIFO and S3-FIFO, each behind a queue of demoted keys. Not when to evict, nor which slot
-a key has (``space``). No bytes, no clock, no I/O.
+Covers LRU, FIFO and S3-FIFO, each behind a queue of demoted slots. Not when to evict, nor which
+slot a key has (``space``). No bytes, no clock, no I/O.
 """
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tiercache.blocks import Key
 from tiercache.errors import ConfigError
+from tiercache.slotqueue import Mask, SlotQueue, Slots
 
 _UNKNOWN: Final = object()
 
 
 class DiskPolicy(ABC):
-    """Eviction order of one group on disk.
+    """Eviction order of one group's slots on disk, numbered from 0 to ``capacity - 1``.
 
-    ``capacity`` is the number of slots that the group has. Demoted keys, which are superseded
-    states, go before all others, the one that was demoted first at the head. Unlike a policy of
-    the primary tier, it is told which keys are held with every eviction: they are few, as they
-    are held while a job at the disk runs. Locking: none, one thread calls. Complexity: O(1) per
-    key given, evicted or held, amortised over insertions and touches.
+    Demoted slots, which hold superseded states, go before all others, the one that was demoted
+    first at the head. Unlike a policy of the primary tier, it is told which slots are held with
+    every eviction: they are few, as they are held while a job at the disk runs. Slots are given
+    once in a call, if it does not say otherwise. Locking: none, one thread calls. Complexity: O(1)
+    per slot given, evicted or held, amortised over insertions and touches.
     """
 
     name: ClassVar[str]
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._demoted: OrderedDict[Key, None] = OrderedDict()
+        self._demoted = SlotQueue(capacity)
 
     @abstractmethod
-    def insert(self, keys: Iterable[Key]) -> None:
-        """Add new keys as the most recent ones, the last key the most recent."""
+    def insert(self, slots: Sequence[int], keys: Sequence[Key]) -> None:
+        """Add new slots as the most recent ones, the last one the most recent.
+
+        ``keys[i]`` is what ``slots[i]`` holds from now on.
+        """
 
     @abstractmethod
-    def touch(self, keys: Iterable[Key]) -> None:
-        """Note a use of keys and undo their demotion; unknown keys are ignored."""
+    def touch(self, slots: Sequence[int]) -> None:
+        """Note a use of slots and undo their demotion; unknown ones are ignored.
+
+        A slot that is there several times was used as often.
+        """
 
     @abstractmethod
-    def demote(self, keys: Iterable[Key]) -> None:
-        """Line keys up behind what was demoted before; demoted and unknown ones are ignored."""
+    def demote(self, slots: Sequence[int]) -> None:
+        """Line slots up behind what was demoted before; demoted and unknown ones are ignored."""
 
     @abstractmethod
-    def remove(self, keys: Iterable[Key]) -> None:
-        """Forget keys that went for another reason than their age; unknown ones are ignored."""
+    def remove(self, slots: Sequence[int]) -> None:
+        """Forget slots that went for another reason than their age; unknown ones are ignored."""
 
     @abstractmethod
-    def victims(self, n: int, held: Collection[Key] = ()) -> list[Key]:
-        """Return the next ``n`` keys to go but ``held``, or fewer, and change nothing."""
+    def victims(self, n: int, held: Container[int] = ()) -> list[int]:
+        """Return the next ``n`` slots to go but ``held``, or fewer, and change nothing."""
 
-    def evict(self, n: int, held: Collection[Key] = ()) -> list[Key]:
+    def evict(self, n: int, held: Container[int] = ()) -> list[int]:
         """Take the next ``n`` victims out of the order, or fewer, and return them."""
         victims = self.victims(n, held)
         self.remove(victims)
@@ -61,11 +71,20 @@ class DiskPolicy(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Number of keys in the order."""
+        """Number of slots in the order."""
 
     @abstractmethod
-    def __contains__(self, key: Key) -> bool:
-        """Whether ``key`` is in the order."""
+    def __contains__(self, slot: int) -> bool:
+        """Whether ``slot`` is in the order."""
+
+    def _undo_demotions(self, slots: Iterable[int]) -> Slots:
+        """Take those of ``slots`` that are demoted out of their queue and return them."""
+        if not len(self._demoted):
+            return _array(())
+        distinct = _array(dict.fromkeys(slots))
+        demoted = distinct[self._demoted.holds(distinct)]
+        self._demoted.remove(demoted)
+        return demoted
 
 
 class FIFO(DiskPolicy):
@@ -75,40 +94,31 @@ class FIFO(DiskPolicy):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        # Not a dict: to find its first key, one must step over all that were deleted before it.
-        self._live: OrderedDict[Key, None] = OrderedDict()
+        self._live = SlotQueue(capacity)
 
-    def insert(self, keys: Iterable[Key]) -> None:
-        live = self._live
-        for key in keys:  # a third of the time that update() takes
-            live[key] = None
+    def insert(self, slots: Sequence[int], keys: Sequence[Key]) -> None:
+        self._live.put_last(_array(slots))
 
-    def touch(self, keys: Iterable[Key]) -> None:
-        for key in keys if self._demoted else ():
-            if key in self._demoted:
-                del self._demoted[key]
-                self._live[key] = None
+    def touch(self, slots: Sequence[int]) -> None:
+        self._live.put_last(self._undo_demotions(slots))
 
-    def demote(self, keys: Iterable[Key]) -> None:
-        pop = self._live.pop
-        for key in keys:
-            if pop(key, _UNKNOWN) is None:
-                self._demoted[key] = None
+    def demote(self, slots: Sequence[int]) -> None:
+        _move(_array(slots), self._live, to=self._demoted)
 
-    def remove(self, keys: Iterable[Key]) -> None:
-        pop = self._live.pop
-        for key in keys:
-            if pop(key, _UNKNOWN) is not None:
-                self._demoted.pop(key, None)
+    def remove(self, slots: Sequence[int]) -> None:
+        known = _array(slots)
+        self._live.remove(known)
+        self._demoted.remove(known)
 
-    def victims(self, n: int, held: Collection[Key] = ()) -> list[Key]:
-        return list(islice(_without(held, chain(self._demoted, self._live)), n))
+    def victims(self, n: int, held: Container[int] = ()) -> list[int]:
+        demoted = _first(self._demoted, n, held)
+        return demoted + _first(self._live, n - len(demoted), held)
 
     def __len__(self) -> int:
         return len(self._demoted) + len(self._live)
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._live or key in self._demoted
+    def __contains__(self, slot: int) -> bool:
+        return bool(_in_any(_array([slot]), self._demoted, self._live))
 
 
 class LRU(FIFO):
@@ -116,15 +126,9 @@ class LRU(FIFO):
 
     name = "lru"
 
-    def touch(self, keys: Iterable[Key]) -> None:
-        move_to_end = self._live.move_to_end
-        for key in keys:
-            try:
-                move_to_end(key)
-            except KeyError:
-                if key in self._demoted:
-                    del self._demoted[key]
-                    self._live[key] = None
+    def touch(self, slots: Sequence[int]) -> None:
+        used = _array(dict.fromkeys(reversed(slots)))[::-1]
+        _move(used, self._live, self._demoted, to=self._live)
 
 
 class S3FIFO(DiskPolicy):
@@ -147,105 +151,90 @@ class S3FIFO(DiskPolicy):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self._small: OrderedDict[Key, int] = OrderedDict()
-        self._main: OrderedDict[Key, int] = OrderedDict()
+        self._small, self._main = SlotQueue(capacity), SlotQueue(capacity)
+        self._uses = np.zeros(capacity, np.int64)
+        self._hashes = np.zeros(capacity, np.int64)
+        """Of the key in each slot."""
         # By hash, which is a third of a key's size. If two keys share one, a key skips a queue.
         self._ghosts: OrderedDict[int, None] = OrderedDict()
 
-    def insert(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            if hash(key) in self._ghosts:
-                del self._ghosts[hash(key)]
-                self._main[key] = 0
-            else:
-                self._small[key] = 0
+    def insert(self, slots: Sequence[int], keys: Sequence[Key]) -> None:
+        new, hashes = _array(slots), list(map(hash, keys))
+        ghosts = np.array([self._ghosts.pop(each, _UNKNOWN) is None for each in hashes], np.bool_)
+        self._main.put_last(new[ghosts])
+        self._small.put_last(new[~ghosts])
+        self._uses[new] = 0
+        self._hashes[new] = hashes
 
-    def touch(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            for queue in (self._small, self._main):
-                if key in queue:
-                    queue[key] = min(queue[key] + 1, self.MAX_USES)
-            if key in self._demoted:
-                del self._demoted[key]
-                self._main[key] = 0
+    def touch(self, slots: Sequence[int]) -> None:
+        back, used = self._undo_demotions(slots), _array(slots)
+        self._main.put_last(back)
+        self._uses[back] = -1  # the use that brings it back does not count
+        np.add.at(self._uses, used, 1)
+        self._uses[used] = np.minimum(self._uses[used], self.MAX_USES)
 
-    def demote(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            for queue in (self._small, self._main):
-                if key in queue:
-                    del queue[key]
-                    self._demoted[key] = None
+    def demote(self, slots: Sequence[int]) -> None:
+        _move(_array(slots), self._small, self._main, to=self._demoted)
 
-    def remove(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            for queue in (self._small, self._main, self._demoted):
-                queue.pop(key, None)
+    def remove(self, slots: Sequence[int]) -> None:
+        known = _array(slots)
+        for queue in (self._small, self._main, self._demoted):
+            queue.remove(known)
 
-    def victims(self, n: int, held: Collection[Key] = ()) -> list[Key]:
+    def victims(self, n: int, held: Container[int] = ()) -> list[int]:
         demoted, sweep = self._select(n, held)
         return demoted + sweep.victims
 
-    def evict(self, n: int, held: Collection[Key] = ()) -> list[Key]:
+    def evict(self, n: int, held: Container[int] = ()) -> list[int]:
         demoted, sweep = self._select(n, held)
-        for key in demoted:
-            del self._demoted[key]
-        for key in sweep.from_small:
-            del self._small[key]
-        for key in sweep.from_main:  # where it may have come to in the same sweep
-            self._small.pop(key, None)
-            self._main.pop(key, None)
-        for key, uses in sweep.moved:
-            self._small.pop(key, None)
-            self._main[key] = uses
-            self._main.move_to_end(key)
-        self._remember(sweep.from_small)
-        return demoted + sweep.victims
+        victims = demoted + sweep.victims
+        self.remove(victims)
+        moved = _array(slot for slot, _ in sweep.moved)
+        self._small.remove(moved)
+        self._main.put_last(moved)
+        self._uses[moved] = [uses for _, uses in sweep.moved]
+        self._remember(self._hashes[sweep.from_small].tolist())
+        return victims
 
-    def _remember(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            self._ghosts[hash(key)] = None
+    def _remember(self, hashes: Iterable[int]) -> None:
+        for each in hashes:
+            self._ghosts[each] = None
         while len(self._ghosts) > self.capacity * 9 // 10:  # as many as the main queue has keys
             self._ghosts.popitem(last=False)
 
-    def _select(self, n: int, held: Collection[Key]) -> tuple[list[Key], "_Sweep"]:
-        demoted = list(islice(_without(held, self._demoted), n))
-        sweep = _Sweep(self._small, self._main, self.capacity, held)
+    def _select(self, n: int, held: Container[int]) -> tuple[list[int], "_Sweep"]:
+        demoted = _first(self._demoted, n, held)
+        sweep = _Sweep(self._small, self._main, self._uses, held)
         sweep.run(n - len(demoted))
         return demoted, sweep
 
     def __len__(self) -> int:
         return len(self._demoted) + len(self._small) + len(self._main)
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._small or key in self._main or key in self._demoted
+    def __contains__(self, slot: int) -> bool:
+        return bool(_in_any(_array([slot]), self._demoted, self._small, self._main))
 
 
 class _Sweep:
     """A series of evictions of S3-FIFO as they would be, with the queues left as they are.
 
-    ``moved`` are the keys that end up at the end of the main queue, with their uses; what is in
-    neither ``moved`` nor ``victims`` stays where it is, held keys included.
+    ``moved`` are the slots that end up at the end of the main queue, with their uses; what is in
+    neither ``moved`` nor ``victims`` stays where it is, held slots included.
     """
 
     def __init__(
-        self,
-        small: OrderedDict[Key, int],
-        main: OrderedDict[Key, int],
-        capacity: int,
-        held: Collection[Key],
+        self, small: SlotQueue, main: SlotQueue, uses: NDArray[np.int64], held: Container[int]
     ) -> None:
-        self.victims: list[Key] = []
-        self.from_small: list[Key] = []
-        self.from_main: list[Key] = []
-        self.moved: deque[tuple[Key, int]] = deque()
-        self._small, self._main = small, main
-        self._small_left = iter(_without(held, small))
-        self._main_left = iter(_without(held, main))
+        self.victims: list[int] = []
+        self.from_small: list[int] = []
+        self.moved: deque[tuple[int, int]] = deque()
+        self._small_left = _with_uses(small, uses, held)
+        self._main_left = _with_uses(main, uses, held)
         self._small_size = len(small)
-        self._least_small = capacity / 10
+        self._least_small = len(uses) / 10
 
     def run(self, n: int) -> None:
-        """Evict ``n`` keys, or all that can be."""
+        """Evict ``n`` slots, or all that can be."""
         for _ in range(n):
             if self._small_size >= self._least_small and self._evict_small():
                 continue
@@ -254,34 +243,66 @@ class _Sweep:
                 return
 
     def _evict_small(self) -> bool:
-        for key in self._small_left:
+        for slot, uses in self._small_left:
             self._small_size -= 1
-            if self._small[key] <= 1:
-                self.victims.append(key)
-                self.from_small.append(key)
+            if uses <= 1:
+                self.victims.append(slot)
+                self.from_small.append(slot)
                 return True
-            self.moved.append((key, 0))
+            self.moved.append((slot, 0))
         return False
 
     def _evict_main(self) -> bool:
-        for key, uses in self._oldest_first():
+        for slot, uses in chain(self._main_left, self._moved_to_main()):
             if uses == 0:
-                self.victims.append(key)
-                self.from_main.append(key)
+                self.victims.append(slot)
                 return True
-            self.moved.append((key, uses - 1))
+            self.moved.append((slot, uses - 1))
         return False
 
-    def _oldest_first(self) -> Iterator[tuple[Key, int]]:
-        """The main queue from its end, what was moved to its head meanwhile included."""
-        for key in self._main_left:
-            yield key, self._main[key]
+    def _moved_to_main(self) -> Iterator[tuple[int, int]]:
+        """What was moved to the head of the main queue, once its end has come to there."""
         while self.moved:
             yield self.moved.popleft()
 
 
-def _without(held: Collection[Key], keys: Iterable[Key]) -> Iterable[Key]:
-    return (key for key in keys if key not in held) if held else keys
+def _array(slots: Iterable[int]) -> Slots:
+    return np.fromiter(slots, np.int64)
+
+
+def _in_any(slots: Slots, *queues: SlotQueue) -> Mask:
+    """Which of ``slots`` are in one of the queues."""
+    found: Mask = np.logical_or.reduce([queue.holds(slots) for queue in queues])
+    return found
+
+
+def _move(slots: Slots, *queues: SlotQueue, to: SlotQueue) -> None:
+    """Move those of ``slots`` that are in one of ``queues`` to the end of another, or of one."""
+    known = slots[_in_any(slots, *queues)]
+    for queue in queues:
+        if queue is not to:
+            queue.remove(known)
+    to.put_last(known)
+
+
+def _first(queue: SlotQueue, n: int, held: Container[int]) -> list[int]:
+    """The first ``n`` slots of a queue but ``held``, or fewer."""
+    found: list[int] = []
+    for part in queue if n else ():
+        found += [slot for slot in part.tolist() if slot not in held]
+        if len(found) >= n:
+            break
+    return found[:n]
+
+
+def _with_uses(
+    queue: SlotQueue, uses: NDArray[np.int64], held: Container[int]
+) -> Iterator[tuple[int, int]]:
+    """The slots of a queue but ``held``, each with its uses. Neither may change meanwhile."""
+    for part in queue:
+        for slot, count in zip(part.tolist(), uses[part].tolist(), strict=True):
+            if slot not in held:
+                yield slot, count
 
 
 _POLICIES: Final[dict[str, type[DiskPolicy]]] = {

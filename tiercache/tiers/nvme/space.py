@@ -7,6 +7,7 @@ what is decided here. No I/O, no clock.
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import filterfalse
 from math import ceil, inf
@@ -14,6 +15,7 @@ from typing import Final, NamedTuple
 
 from tiercache.blocks import Key
 from tiercache.errors import ConfigError, InvariantError
+from tiercache.keytable import KeyTable
 from tiercache.tiers.nvme.freeslots import FreeSlots, gaps
 from tiercache.tiers.nvme.policy import DiskPolicy
 
@@ -53,12 +55,12 @@ class SlotTable:
         self, slots: int, policy: DiskPolicy, *, high_water: float, low_water: float
     ) -> None:
         self.slots = slots
-        self.policy = policy
-        self.slot_of: dict[Key, int] = {}
-        """The published keys."""
+        self.slot_of = KeyTable(slots)
+        """The published keys. Always the same table."""
         self.writing: dict[Key, int] = {}
-        self.held: dict[Key, int] = {}
+        self.held: Counter[Key] = Counter()
         """How many times each held key is held."""
+        self._policy = policy
         self._high_water, self._low_water = high_water, low_water
         self._cancelled: set[Key] = set()
         """Writing keys that were dropped."""
@@ -67,22 +69,21 @@ class SlotTable:
         self._free = FreeSlots([(0, slots)])
         self._withheld = FreeSlots([])
 
-    def restore(self, slot_of: dict[Key, int]) -> None:
+    def restore(self, keys: Sequence[Key], slots: Sequence[int]) -> None:
         """Publish what the index held at the start, the oldest first, in an empty table.
 
-        ``slot_of`` belongs to the table from then on.
-
         Raises:
-            InvariantError: a slot is there twice, or there is no such slot.
+            InvariantError: a key or a slot is there twice, or there is no such slot.
         """
-        slots = slot_of.values()
         if slots and not 0 <= min(slots) <= max(slots) < self.slots:
             raise InvariantError(f"restored slots are not all below {self.slots}")
         free = FreeSlots(gaps(slots, self.slots))
-        if len(slot_of) != self.slots - len(free):
+        self.slot_of.put(keys, slots)
+        if not len(self.slot_of) == len(keys) == self.slots - len(free):
+            self.slot_of.clear()
             raise InvariantError("restored keys do not have a slot each")
-        self._free, self.slot_of = free, slot_of
-        self.policy.insert(slot_of)
+        self._free = free
+        self._policy.insert(slots, keys)
 
     @property
     def used(self) -> int:
@@ -101,7 +102,7 @@ class SlotTable:
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
         """The keys that have no slot and are not getting one, each once, in their order."""
-        unpublished = filterfalse(self.slot_of.__contains__, dict.fromkeys(keys))
+        unpublished = self.slot_of.missing(dict.fromkeys(keys))
         return list(filterfalse(self.writing.__contains__, unpublished))
 
     def room(self, n: int) -> bool:
@@ -117,8 +118,7 @@ class SlotTable:
         Raises:
             InvariantError: a key is given twice, writing or published; nothing changed.
         """
-        fresh = set(keys)
-        if len(fresh) < len(keys) or fresh & self.writing.keys() or fresh & self.slot_of.keys():
+        if len(self.missing(keys)) < len(keys):
             raise InvariantError("a key that has a slot cannot be given another")
         if not self.room(len(keys)):
             return None
@@ -135,24 +135,24 @@ class SlotTable:
 
     def _evict(self, n: int) -> dict[Key, int]:
         """Evict ``n`` keys, or all that can be: enough, as low water is at most all slots."""
-        victims = self.policy.evict(n, self.held)
-        evicted = dict(zip(victims, map(self.slot_of.pop, victims), strict=True))
-        self._free.give(evicted.values())
-        return evicted
+        held = self.slot_of.holding(self.held)
+        slots = self._policy.evict(n, held)
+        keys = self.slot_of.keys_in(slots)
+        self._free.give(self.slot_of.take(keys))
+        return dict(zip(keys, slots, strict=True))
 
     def publish(self, keys: Iterable[Key]) -> list[Key]:
         """Make writing keys findable; returns those that are, in their order.
 
         The others, whose slots are free now, were dropped meanwhile or are not writing.
         """
-        published = []
-        for key in keys:
-            if key in self.writing and key not in self._cancelled:
-                self.slot_of[key] = self.writing.pop(key)
-                published.append(key)
-            else:
-                self.abandon((key,))
-        self.policy.insert(published)
+        distinct = dict.fromkeys(keys)
+        written = filter(self.writing.__contains__, distinct)
+        published = list(filterfalse(self._cancelled.__contains__, written))
+        slots = list(map(self.writing.pop, published))
+        self.abandon(distinct)
+        self.slot_of.put(published, slots)
+        self._policy.insert(slots, published)
         return published
 
     def abandon(self, keys: Iterable[Key]) -> None:
@@ -161,14 +161,24 @@ class SlotTable:
         self._cancelled.difference_update(abandoned)
         self._free.give(abandoned.values())
 
-    def hold(self, keys: Sequence[Key]) -> list[int]:
+    def touch(self, keys: Iterable[Key]) -> None:
+        """Note a use of published keys and undo their demotion; others are ignored.
+
+        A key that is there several times was used as often.
+        """
+        self._policy.touch(self.slot_of.find(keys))
+
+    def demote(self, keys: Iterable[Key]) -> None:
+        """Line published keys up to leave before all others; others are ignored."""
+        self._policy.demote(self.slot_of.find(dict.fromkeys(keys)))
+
+    def hold(self, keys: list[Key]) -> list[int]:
         """Keep published keys from eviction until they are released; returns their slots.
 
         Holds nest. Raises KeyError, and holds nothing, if a key is not published.
         """
-        slots = [self.slot_of[key] for key in keys]
-        for key in keys:
-            self.held[key] = self.held.get(key, 0) + 1
+        slots = self.slot_of.locate(keys)
+        self.held.update(keys)
         return slots
 
     def release(self, keys: Iterable[Key]) -> None:
@@ -185,14 +195,24 @@ class SlotTable:
 
         Keys that are writing are not published when they are written. Unknown keys are ignored.
         """
-        keys = list(keys)
-        self._cancelled.update(key for key in keys if key in self.writing)
-        dropped = {key: self.slot_of.pop(key) for key in keys if key in self.slot_of}
-        self.policy.remove(dropped)
+        distinct = dict.fromkeys(keys)
+        self._cancelled.update(filter(self.writing.__contains__, distinct))
+        known = self.slot_of.known(distinct)
+        slots = self.slot_of.take(known)
+        self._policy.remove(slots)
+        dropped = dict(zip(known, slots, strict=True))
         for key in self.held.keys() & dropped.keys():
             self._leaving.setdefault(key, []).append(dropped[key])
         self._free.give(slot for key, slot in dropped.items() if key not in self.held)
         return dropped
+
+    def clear(self) -> None:
+        """Drop every key; O(slots), a quarter of the time that ``drop`` takes for a million."""
+        self.drop([*self.held, *self.writing])
+        slots = [slot for slot, key in enumerate(self.slot_of.holders) if key is not None]
+        self.slot_of.clear()
+        self._policy.remove(slots)
+        self._free.give(slots)
 
     def withhold(self, parts: Iterable[range]) -> None:
         """Allocate no free slot of ``parts``, until ``bring_back``."""
@@ -221,8 +241,10 @@ class SlotTable:
             <= self.slot_of.keys() | self._leaving.keys(),
             "leaving keys are held": self._leaving.keys() <= self.held.keys(),
             "holds are counted from 1": all(count > 0 for count in self.held.values()),
-            "the order holds the published keys": len(self.policy) == len(self.slot_of)
-            and all(key in self.policy for key in self.slot_of),
+            "a slot knows its holder": self.slot_of.keys_in(range(self.slots + 1))
+            == sorted(self.slot_of, key=self.slot_of.__getitem__),
+            "the order holds the published keys": len(self._policy) == len(self.slot_of)
+            and all(slot in self._policy for slot in self.slot_of.values()),
         }
         for invariant, holds in checks.items():
             if not holds:

@@ -108,6 +108,10 @@ class NvmeTier(SecondaryTier):
         slot_of = self._readable.get(key[-GROUP_SUFFIX_BYTES:])
         return slot_of is not None and key in slot_of
 
+    def leading(self, keys: list[Key], at: int = 0) -> int:
+        slot_of = self._readable.get(keys[at][-GROUP_SUFFIX_BYTES:]) if at < len(keys) else None
+        return slot_of.leading(keys, at) if slot_of is not None else 0
+
     def missing(self, keys: Collection[Key]) -> list[Key]:
         sorted_out = by_group(keys).items()
         absent = {key for g, run in sorted_out for key in self._groups[g].table.missing(run)}
@@ -116,12 +120,12 @@ class NvmeTier(SecondaryTier):
     def touch(self, keys: Collection[Key]) -> None:
         self._superseded.difference_update(keys)
         for group_id, run in by_group(keys).items():
-            self._groups[group_id].table.policy.touch(run)
+            self._groups[group_id].table.touch(run)
 
     def demote(self, keys: Collection[Key]) -> None:
         for group_id, run in by_group(keys).items():
             table = self._groups[group_id].table
-            table.policy.demote(run)
+            table.demote(run)
             self._superseded.update(filter(table.writing.__contains__, run))
 
     # --- jobs
@@ -186,8 +190,9 @@ class NvmeTier(SecondaryTier):
 
     def load(self, batch: Batch) -> None:
         group = self._groups[batch.group_id]
-        pairs = zip(batch.keys, batch.slots, strict=True)
-        here = {key: slot for key, slot in pairs if self.has(key)}
+        here = dict(zip(batch.keys, batch.slots, strict=True))
+        if self.leading(batch.keys) < len(batch.keys):
+            here = {key: slot for key, slot in here.items() if self.has(key)}
         keys, slots = list(here), list(here.values())
         disk = group.table.hold(keys)
         job = Job(batch, keys, disk, loads=True, era=self._ledger.era, started=self._now())
@@ -315,14 +320,14 @@ class NvmeTier(SecondaryTier):
         for slot, checksum in zip(job.disk, checksums, strict=True):
             group.checksums[slot] = checksum
         group.table.publish(job.keys)
-        group.table.policy.demote([key for key in job.keys if key in self._superseded])
+        group.table.demote(filter(self._superseded.__contains__, job.keys))
 
     # --- the whole tier
 
     def clear(self) -> None:
         self._ledger.era += 1
         for group in self._groups.values():
-            group.table.drop([*group.table.slot_of, *group.table.writing])
+            group.table.clear()
         self._removals.clear()
         self._clear_index()
 
