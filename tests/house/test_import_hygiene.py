@@ -15,7 +15,8 @@ SERVING = (
     *("cache", "cli.replaying", "demotion", "jobs", "observer", "policies", "primary", "probe"),
     *("promotion", "replay.demo", "replay.disk", "replay.optimal", "replay.plots", "replay.report"),
     *("replay.simulate", "requests", "slotqueue", "slots", "spilling", "tiering"),
-    *("tiers.nvme.disk", "tiers.nvme.policy", "tiers.nvme.space", "tiers.nvme.tier"),
+    *("tiers.nvme.disk", "tiers.nvme.ghosts", "tiers.nvme.policy", "tiers.nvme.space"),
+    "tiers.nvme.tier",
 )
 #: Modules and packages that may load some of it; all others nothing.
 ALLOWED = {

@@ -6,7 +6,7 @@ slot a key has (``space``). No bytes, no clock, no I/O.
 """
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import ClassVar, Final
@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from tiercache.blocks import Key
 from tiercache.errors import ConfigError
 from tiercache.slotqueue import Mask, SlotQueue, Slots
-
-_UNKNOWN: Final = object()
+from tiercache.tiers.nvme.ghosts import NAME, Ghosts, Names, short_names
 
 
 class DiskPolicy(ABC):
@@ -153,18 +152,17 @@ class S3FIFO(DiskPolicy):
         super().__init__(capacity)
         self._small, self._main = SlotQueue(capacity), SlotQueue(capacity)
         self._uses = np.zeros(capacity, np.int64)
-        self._hashes = np.zeros(capacity, np.int64)
-        """Of the key in each slot."""
-        # By hash, which is a third of a key's size. If two keys share one, a key skips a queue.
-        self._ghosts: OrderedDict[int, None] = OrderedDict()
+        self._names: Names = np.zeros(capacity, NAME)
+        """Of the key in each slot. If two keys share one, a key skips a queue."""
+        self._ghosts = Ghosts(capacity * 9 // 10)  # as many as the main queue has keys
 
     def insert(self, slots: Sequence[int], keys: Sequence[Key]) -> None:
-        new, hashes = _array(slots), list(map(hash, keys))
-        ghosts = np.array([self._ghosts.pop(each, _UNKNOWN) is None for each in hashes], np.bool_)
+        new, names = _array(slots), short_names(keys)
+        ghosts = self._ghosts.recall(names)
         self._main.put_last(new[ghosts])
         self._small.put_last(new[~ghosts])
         self._uses[new] = 0
-        self._hashes[new] = hashes
+        self._names[new] = names
 
     def touch(self, slots: Sequence[int]) -> None:
         back, used = self._undo_demotions(slots), _array(slots)
@@ -193,14 +191,8 @@ class S3FIFO(DiskPolicy):
         self._small.remove(moved)
         self._main.put_last(moved)
         self._uses[moved] = [uses for _, uses in sweep.moved]
-        self._remember(self._hashes[sweep.from_small].tolist())
+        self._ghosts.remember(self._names[sweep.from_small])
         return victims
-
-    def _remember(self, hashes: Iterable[int]) -> None:
-        for each in hashes:
-            self._ghosts[each] = None
-        while len(self._ghosts) > self.capacity * 9 // 10:  # as many as the main queue has keys
-            self._ghosts.popitem(last=False)
 
     def _select(self, n: int, held: Container[int]) -> tuple[list[int], "_Sweep"]:
         demoted = _first(self._demoted, n, held)
