@@ -37,8 +37,6 @@ class Jobs:
         self.tiers = tiers
         self.has: Callable[[Key], bool] = tiers[0].has if len(tiers) == 1 else self._has
         """Whether some tier has a key; asked for every block of a prompt."""
-        self.seekers = [tier for tier in tiers if tier.seeks]
-        """Tiers that may have more than they know of."""
         self.observer: Observer | None = None
         self._running: dict[SecondaryTier, dict[int, Job]] = {tier: {} for tier in tiers}
         self._ended: deque[tuple[SecondaryTier, Done]] = deque()
@@ -107,6 +105,10 @@ class Jobs:
             return reach - at
 
         return Elsewhere(has, leading)
+
+    def seekers(self, barred: Collection[str] = ()) -> list[SecondaryTier]:
+        """Tiers that may have more than they know of, but those with the names ``barred``."""
+        return [tier for tier in self._allowed(barred) if tier.seeks]
 
     def _allowed(self, barred: Collection[str]) -> list[SecondaryTier]:
         return [tier for tier in self.tiers if tier.name not in barred]

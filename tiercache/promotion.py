@@ -144,8 +144,9 @@ class Promoter:
         What they say at one step is used at the next one: the request's patience begins here.
         """
         if promotion.seeks is None:
-            keys = self._absent(promotion.request, start, limit) if self._jobs.seekers else []
-            begun = [tier.seek(keys) for tier in self._jobs.seekers if keys]
+            tiers = self._jobs.seekers(promotion.request.barred)
+            keys = self._absent(promotion.request, start, limit) if tiers else []
+            begun = [tier.seek(keys) for tier in tiers if keys]
             promotion.seeks = [waits for waits in begun if waits is not None]
             if promotion.seeks:
                 promotion.deadline = now + self._patience_s

@@ -63,6 +63,15 @@ def test_a_request_gets_what_another_server_has_stored(shared: Rig) -> None:
     assert len(SharedTier.sought) == 1
 
 
+def test_who_may_not_load_from_a_tier_does_not_ask_it(shared: Rig) -> None:
+    hashes, stocked = conversation(8, 6)
+    tier_of(shared).elsewhere = stocked
+    request = shared.open(hashes)
+    request.barred = frozenset({shared.tier.name})
+    assert shared.ask(request) == 0
+    assert SharedTier.sought == []
+
+
 def test_a_request_that_finds_nothing_does_not_wait_again(shared: Rig) -> None:
     hashes, _ = conversation(8, 6)
     request = shared.open(hashes)
