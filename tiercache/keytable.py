@@ -74,9 +74,9 @@ class KeyTable(Mapping[Key, int]):
     # --- many keys at once
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
-        """The keys that are not in the table, in their order."""
-        parts = self._parts
-        return [key for key in keys if key not in parts[key[0]]]
+        """The keys that are not in the table, in their order; those that are mostly come first."""
+        keys, parts = list(keys), self._parts
+        return [key for key in keys[self.leading(keys) :] if key not in parts[key[0]]]
 
     def known(self, keys: Iterable[Key]) -> list[Key]:
         """The keys that are in the table, in their order."""
@@ -125,7 +125,7 @@ class KeyTable(Mapping[Key, int]):
         """
         holders, reach = self.holders, len(keys)
         while at < len(keys):
-            first = self.get(keys[at])
+            first = self._parts[keys[at][0]].get(keys[at])
             if first is None and gaps:
                 at += 1
                 continue

@@ -18,7 +18,7 @@ from typing import Any
 from vllm.v1.kv_offload.base import OffloadingManager, OffloadKey, ReqContext, make_offload_key
 from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 
-from lab.program import say
+from lab.program import block_hash, say
 from tiercache.blocks import GroupKind, GroupSpec, Key
 from tiercache.cache import TieredCache
 from tiercache.vllm.manager import TierCacheManager
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 def new_keys(start: int, count: int) -> list[OffloadKey]:
-    return [make_offload_key(i.to_bytes(32, "big"), 0) for i in range(start, start + count)]
+    return [make_offload_key(block_hash(i), 0) for i in range(start, start + count)]
 
 
 def context(name: str, keys: list[OffloadKey]) -> ReqContext:

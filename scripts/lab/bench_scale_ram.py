@@ -12,6 +12,7 @@ from statistics import median
 
 from lab.bench_scale_disk import rss_bytes, summed
 from lab.bench_scale_report import Figures
+from lab.program import block_hash
 from tiercache.blocks import GroupKind, GroupSpec, Key, make_key
 from tiercache.cache import TieredCache
 
@@ -55,11 +56,11 @@ def _play(cache: TieredCache, first: int, count: int, costs: dict[str, list[floa
     """One request that stores, and one that plans and loads the same with names of its own."""
     costs.setdefault("store", []).append(_store(cache, first, count) / count * 1e6)
     hashes, keys = _names(first, count)
-    request = cache.open("again", hashes)
+    request, done = cache.open("again", hashes), set(keys)
     calls: Sequence[tuple[str, Callable[[], object]]] = (
         ("plan", lambda: cache.plan(request, limit=count * BLOCK)),
         ("load", lambda: cache.load(request, keys)),
-        ("release", lambda: cache.release(keys)),
+        ("release", lambda: cache.release(done, request)),
         ("finish", lambda: cache.finish(request)),
     )
     for name, call in calls:
@@ -69,5 +70,5 @@ def _play(cache: TieredCache, first: int, count: int, costs: dict[str, list[floa
 
 
 def _names(first: int, count: int) -> tuple[list[bytes], list[Key]]:
-    hashes = [n.to_bytes(32, "big") for n in range(first, first + count)]
-    return hashes, [make_key(block_hash, 0) for block_hash in hashes]
+    hashes = list(map(block_hash, range(first, first + count)))
+    return hashes, [make_key(each, 0) for each in hashes]

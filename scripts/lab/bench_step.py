@@ -29,7 +29,7 @@ from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 from lab.bench_primary import BLOCK
 from lab.bench_step_disk import slow_disk
 from lab.bench_step_player import ATTENTION, RECURRENT, STEP_BLOCKS, Ours, Player, Prompt, Time
-from lab.program import say
+from lab.program import block_hash, say
 from tiercache.blocks import GroupKind, GroupSpec
 from tiercache.cache import TieredCache
 from tiercache.vllm.manager import TierCacheManager
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 
 def hashes(start: int, count: int) -> list[bytes]:
-    return [number.to_bytes(32, "big") for number in range(start, start + count)]
+    return [block_hash(number) for number in range(start, start + count)]
 
 
 def fill(player: Player, count: int, *, hybrid: bool) -> None:

@@ -91,6 +91,12 @@ class Prompt:
     def _state(self, end: int) -> list[OffloadKey]:
         return [make_offload_key(self.hashes[end - 1], RECURRENT)] if self.hybrid else []
 
+    @property
+    def other(self) -> "Prompt":
+        """A prompt as long, with blocks of its own."""
+        hashes = [block_hash[::-1] for block_hash in self.hashes]
+        return Prompt(self.name + "-other", hashes, self.hybrid)
+
     def context(self, suffix: str = "") -> ReqContext:
         ctx = ReqContext(self.name + suffix)
         for i, block_hash in enumerate(self.hashes):
@@ -141,6 +147,15 @@ class Player:
         self.store(prompt, first)
         self.watch("finish", lambda: self.manager.on_request_finished(first))
         self.load(prompt, "-again")
+        self.store_at_once(prompt.other)
+
+    def store_at_once(self, prompt: Prompt) -> None:
+        """Blocks that the device had all along, and the cache no more: vLLM offers them at once."""
+        ctx, keys = self.open(prompt), prompt.blocks
+        done = set(keys)
+        self.watch("store at once", lambda: self.manager.prepare_store(keys, ctx))
+        self.watch("stored at once", lambda: self.manager.complete_store(done, ctx))
+        self.watch("finish", lambda: self.manager.on_request_finished(ctx))
 
     def load(self, prompt: Prompt, suffix: str = "") -> None:
         ctx, keys = self.open(prompt, suffix), prompt.needed
@@ -154,6 +169,7 @@ class Player:
         done = set(keys)
         self.watch("load", lambda: self.manager.prepare_load(keys, ctx))
         self.watch("loaded", lambda: self.manager.complete_load(done, ctx))
+        self.watch("offer again", lambda: self.manager.prepare_store(keys, ctx))
         self.watch("finish", lambda: self.manager.on_request_finished(ctx))
 
 

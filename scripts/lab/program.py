@@ -2,6 +2,7 @@
 """What several programs of the lab have in common: options, and what they say meanwhile."""
 
 import argparse
+import hashlib
 import sys
 from pathlib import Path
 
@@ -13,6 +14,11 @@ from tiercache.tierconfig import parse_bytes
 def say(text: str) -> None:
     """A line on stderr, at once: stdout is for what was found."""
     print(text, file=sys.stderr, flush=True)
+
+
+def block_hash(number: int) -> bytes:
+    """The hash of block ``number``: as even as the engine's, on which tables count."""
+    return hashlib.sha256(number.to_bytes(8, "big")).digest()
 
 
 def positive(text: str) -> int:

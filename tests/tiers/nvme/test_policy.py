@@ -15,6 +15,7 @@ from tests.core_helpers import key, names
 from tests.tiers.nvme.policy_helpers import ByKey, by_key
 from tiercache.blocks import Key
 from tiercache.errors import ConfigError
+from tiercache.tiers.nvme.ghosts import short_names
 from tiercache.tiers.nvme.policy import DISK_POLICIES, S3FIFO, make_disk_policy
 
 CAPACITY = 10
@@ -189,7 +190,8 @@ def play(capacity: int, trace: Sequence[Key]) -> int:
         assert hit == paper.read(k)
         assert policy.keys(chain.from_iterable(inner._small)) == paper.small
         assert policy.keys(chain.from_iterable(inner._main)) == paper.main
-        assert list(inner._ghosts) == list(map(hash, paper.ghosts))
+        ghosts = inner._ghosts._place_of.keys_in(chain.from_iterable(inner._ghosts._order))
+        assert ghosts == short_names(paper.ghosts).tolist()
         assert all(inner._uses[slot] == paper.uses[k] for slot, k in policy.holder.items())
         hits += hit
     return hits

@@ -20,7 +20,7 @@ NAME: Final = np.dtype("V8")
 
 
 def short_names(keys: Iterable[Key]) -> Names:
-    """The first 8 bytes of each key, which are all of its hash if that is as long as usual."""
+    """The first 8 bytes of each key: of its hash, which is longer; else zeros fill it up."""
     return np.array([key[: NAME.itemsize] for key in keys], NAME)
 
 
