@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which key has which slot, and which slot holds which key: millions, of which none is in a hurry.
+"""Which key has which slot, and which slot holds which key: for millions, without a long call.
 
 Covers one group's table in memory, of RAM or of a disk. Who gets a slot, and who goes, is not
 known here.

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from math import lcm
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -78,9 +77,6 @@ class PrimaryTier:
         }
         self.journal = Journal(clock)
         self.tokens_per_hash = tokens_per_hash
-        self._tokens_per_state = lcm(
-            tokens_per_hash, *(g.tokens_per_chunk for g in groups if g.kind is GroupKind.STATE)
-        )
         self._planner = Planner(groups)
         self._demoter = Demoter(
             self.pools.values(),
@@ -160,9 +156,8 @@ class PrimaryTier:
 
     def _boundaries(self, lineage: Lineage, elsewhere: Elsewhere, limit: int) -> Iterator[int]:
         """Boundaries in tokens at which there is or will be a checkpoint, the deepest first."""
-        step = self._tokens_per_state
-        hashes = lineage.hashes[: max(limit, 0) // self.tokens_per_hash]
-        hashes = hashes[step // self.tokens_per_hash - 1 :: step // self.tokens_per_hash]
+        step = self.tokens_per_hash
+        hashes = lineage.hashes[: max(limit, 0) // step]
         arriving, complete = self._arriving, self.tree.hashes
         for behind, block_hash in enumerate(reversed(hashes)):
             known = block_hash in complete or block_hash in arriving

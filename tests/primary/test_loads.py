@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is pinned for loads, and where a restore is looked for."""
+"""What is pinned for loads, and a restore that ends inside a block."""
 
 from collections.abc import Callable, Collection
 
@@ -19,9 +19,8 @@ from tests.core_helpers import (
     turn,
     victims,
 )
-from tiercache.blocks import BlockHash, Key, key_hash
+from tiercache.blocks import Key
 from tiercache.primary import PrimaryTier
-from tiercache.restore import Elsewhere
 
 MAIN = chain("a", 8)
 NEEDED = [*keys(MAIN, FULL), *checkpoint(MAIN, 8)]
@@ -97,22 +96,13 @@ def test_a_load_of_before_a_reset_unpins_nothing_of_after_it(filled: PrimaryTier
     assert pinned(filled) == 8
 
 
-def test_states_are_looked_for_where_they_can_be(make_tier: MakeTier) -> None:
-    """At every fourth hash, of a prompt that may have 30,000."""
-    group = STATES[0]
+def test_a_state_may_lie_inside_a_block(make_tier: MakeTier) -> None:
+    """The tail of a prompt: with it a block that is not whole, by the name of the same hash."""
+    group, hashes = STATES[0], chain("a", 7)
     tier = PrimaryTier(
-        [full(FULL), state(group, 4 * BLOCK)], {FULL: 16, group: 4}, tokens_per_hash=BLOCK
+        [full(FULL, 4 * BLOCK), state(group, 4 * BLOCK)], {FULL: 4, group: 4}, tokens_per_hash=BLOCK
     )
-    hashes, asked = chain("a", 11), list[BlockHash]()
-
-    def has(key: Key) -> bool:
-        asked.append(key_hash(key))
-        return key_hash(key) == hashes[3]
-
     request = tier.open("", hashes)
-    store(tier, request, keys(hashes, FULL))
-    plan = tier.plan(
-        request, start=0, limit=11 * BLOCK, elsewhere=Elsewhere(has, lambda some, at: has(some[at]))
-    )
-    assert plan.boundary == 4 * BLOCK
-    assert set(asked) == {hashes[7], hashes[3]}
+    store(tier, request, [*keys([hashes[3], hashes[6]], FULL), *keys([hashes[6]], group)])
+    plan = tier.plan(request, start=0, limit=7 * BLOCK)
+    assert plan.boundary == 7 * BLOCK

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys that left not long ago, a few bytes of each: a million, of which none is in a hurry.
+"""Keys that left not long ago, a few bytes of each: for millions, without a long call.
 
 Covers which are remembered. Who becomes a ghost, and what it gains, is up to the policy.
 """
