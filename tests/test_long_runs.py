@@ -19,9 +19,12 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from tests import (
     long_runs,
     test_checkpoints_machine,
+    test_ghosts,
+    test_keytable,
+    test_slotqueue,
     test_slots,
 )
-from tests.policies import test_conformance, test_cost, test_lru
+from tests.policies import test_arc, test_conformance, test_cost, test_lru
 from tests.primary import test_machine as test_primary
 from tests.tiering import test_machine as test_tiering
 from tests.tiering import test_restarts_machine
@@ -34,8 +37,12 @@ MACHINES: dict[str, type[RuleBasedStateMachine]] = {
     "Checkpoints": test_checkpoints_machine.Words,
     "Policies": test_conformance.AnyPolicy,
     "LRU": test_lru.AgainstModel,
+    "ARC": test_arc.AgainstModel,
     "Cost": test_cost.Model,
     "DiskPolicies": test_policy.AgainstModel,
+    "KeyTable": test_keytable.AgainstDict,
+    "SlotQueue": test_slotqueue.AgainstList,
+    "Ghosts": test_ghosts.AgainstModel,
     "SlotPool": test_slots.Slots,
     "PrimaryTier": test_primary.Conversations,
     "TieredCache": test_tiering.Conversations,

@@ -4,7 +4,8 @@
 Covers the order alone: who moves, and why, is up to the policies.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from itertools import filterfalse, islice
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 Slots: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
+#: Of each slot whether, and for what, it is pinned; 0 if it is not.
+Pins: TypeAlias = NDArray[np.int8]
 
 #: Entries of a part at most: to look at one takes as long as to call numpy a few times.
 PART: Final = 1024
@@ -74,6 +77,16 @@ class SlotQueue:
     def _current(self, part: _Part) -> Slots:
         current: Mask = self._place[part.slots] == np.arange(part.start, part.end)
         return part.slots[current]
+
+    def first(self, n: int, but: Container[int] = (), pins: Pins | None = None) -> list[int]:
+        """The first ``n`` slots, or fewer, that are not in ``but`` and not pinned by ``pins``."""
+        found: list[int] = []
+        for some in self if n > 0 else ():
+            free: list[int] = (some if pins is None else some[pins[some] == 0]).tolist()
+            found += islice(filterfalse(but.__contains__, free), n - len(found))
+            if len(found) == n:
+                break
+        return found
 
     def put_last(self, slots: Slots) -> None:
         """Move distinct slots to the end, or add them there; the last one is the last then."""

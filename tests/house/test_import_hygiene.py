@@ -12,11 +12,10 @@ FOLDERS = {"tiercache": "tiercache", "cli": "tiercache.cli", "tui": "tiercache.t
 HEAVY = {"aiofiles", "lmdb", "matplotlib", "numpy", "textual", "torch", "vllm"}
 #: What decides for a cache that serves, or replays.
 SERVING = (
-    *("cache", "cli.replaying", "demotion", "jobs", "observer", "policies", "primary", "probe"),
-    *("promotion", "replay.demo", "replay.disk", "replay.optimal", "replay.plots", "replay.report"),
-    *("replay.simulate", "requests", "slotqueue", "slots", "spilling", "tiering"),
-    *("tiers.nvme.disk", "tiers.nvme.ghosts", "tiers.nvme.policy", "tiers.nvme.space"),
-    "tiers.nvme.tier",
+    *("cache", "cli.replaying", "demotion", "ghosts", "jobs", "observer", "policies", "primary"),
+    *("probe", "promotion", "replay.demo", "replay.disk", "replay.optimal", "replay.plots"),
+    *("replay.report", "replay.simulate", "requests", "slotqueue", "slots", "spilling", "tiering"),
+    *("tiers.nvme.disk", "tiers.nvme.policy", "tiers.nvme.space", "tiers.nvme.tier"),
 )
 #: Modules and packages that may load some of it; all others nothing.
 ALLOWED = {

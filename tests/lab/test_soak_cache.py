@@ -114,9 +114,9 @@ def test_what_is_left_behind_is_noticed(orders: Orders, tmp_path: Path) -> None:
 
 
 LATE = """
-from tiercache.slots import SlotPool
-locate = SlotPool.locate
-SlotPool.locate = lambda pool, keys: locate(pool, keys) ^ 1
+from tiercache.cache import TieredCache
+load = TieredCache.load
+TieredCache.load = lambda cache, request, keys: [slot ^ 1 for slot in load(cache, request, keys)]
 """
 UNCHECKED = """
 from tiercache.tiers.nvme.records import Records

@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ARC policy: its balance, its ghosts, and that it does not demote."""
+"""The ARC policy: its balance, its ghosts, and random calls against a small model."""
 
 import logging
+from collections.abc import Container
+from itertools import chain
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.core_helpers import key
 from tests.policies.helpers import A, B, C, D, insert, names
+from tiercache.blocks import Key
+from tiercache.ghosts import short_names
 from tiercache.policies.arc import ARC
 
 CAPACITY = 4
@@ -93,6 +100,16 @@ def test_the_rarer_ghosts_weigh_more_on_the_other_side_too() -> None:
     assert arc.target == 1
 
 
+@pytest.mark.parametrize(("target", "back", "expected"), [(0, [A, B], 3), (4, [C, D], 1)])
+def test_ghosts_that_come_back_together_are_weighed_one_after_the_other(
+    arc: ARC, target: int, back: list[int], expected: int
+) -> None:
+    arc.evict(4)
+    arc.target = target
+    insert(arc, back)
+    assert arc.target == expected
+
+
 def test_the_target_is_at_least_nothing(arc: ARC) -> None:
     arc.evict(4)
     insert(arc, [C])
@@ -131,6 +148,26 @@ def test_a_key_evicted_too_long_ago_is_new(arc: ARC) -> None:
         replace(arc, str(i))
     replace(arc, "a")
     assert arc.target == 0
+
+
+def test_of_keys_that_begin_alike_each_is_a_ghost_of_the_other() -> None:
+    arc = ARC(CAPACITY)
+    arc.insert([A], [key("12345678 a")])
+    arc.evict(1)
+    arc.insert([A, B, C], [key("12345678 b"), key("12345678 c"), key("new")])
+    assert arc.target == 2
+    arc.target = 0
+    assert order(arc) == "cab"
+
+
+@pytest.mark.parametrize("capacity", [0, 1])
+def test_the_smallest_pools(capacity: int) -> None:
+    arc = ARC(capacity)
+    insert(arc, range(capacity))
+    assert arc.evict(capacity + 1) is None
+    assert arc.evict(capacity) == (list(range(capacity)), 0)
+    assert arc.evict(0) == ([], 0)
+    assert len(arc) == 0
 
 
 @pytest.mark.parametrize(("hit", "expected"), [(True, "bcda"), (False, "abcd")])
@@ -186,3 +223,170 @@ def test_it_says_once_that_it_does_not_demote(
         arc.demote([A])
         arc.demote([B])
     assert caplog.messages == ["the arc policy does not demote superseded states; lru does"]
+
+
+SIZE = 6
+
+
+class Model:
+    """The same a slot and a key at a time, in lists that begin with the one to go first."""
+
+    def __init__(self) -> None:
+        self.target = 0.0
+        self.once: list[int] = []
+        self.again: list[int] = []
+        self.once_ghosts: list[Key] = []
+        self.again_ghosts: list[Key] = []
+        self.keys: dict[int, Key] = {}
+        self.pinned: dict[int, bool] = {}
+        """Whether a pinned slot is out of its list."""
+
+    def insert(self, slot: int, k: Key) -> None:
+        once, again = len(self.once_ghosts), len(self.again_ghosts)
+        if k in self.once_ghosts:
+            self.target = min(SIZE, self.target + max(1.0, again / once))
+            self.once_ghosts.remove(k)
+            self.again.append(slot)
+        elif k in self.again_ghosts:
+            self.target = max(0.0, self.target - max(1.0, once / again))
+            self.again_ghosts.remove(k)
+            self.again.append(slot)
+        else:
+            self.once.append(slot)
+        self.keys[slot] = k
+
+    def take_out(self, slot: int) -> bool:
+        for queue in (self.once, self.again):
+            if slot in queue:
+                queue.remove(slot)
+                return True
+        return False
+
+    def touch(self, slot: int) -> None:
+        if self.take_out(slot):
+            self.again.append(slot)
+
+    def settle(self, slot: int, reused: bool) -> None:
+        if reused or slot in self.again:
+            self.touch(slot)
+        elif self.take_out(slot):
+            self.once.append(slot)
+
+    def pin(self, slot: int, hit: bool) -> None:
+        self.pinned[slot] = self.pinned.get(slot, False) or (hit and self.take_out(slot))
+
+    def unpin(self, slot: int) -> None:
+        if self.pinned.pop(slot, False):
+            self.again.append(slot)
+
+    def remove(self, slot: int) -> None:
+        self.unpin(slot)
+        self.take_out(slot)
+        self.keys.pop(slot, None)
+
+    def victims(self, n: int, protected: Container[int] = ()) -> list[int]:
+        once, again = (
+            [slot for slot in queue if slot not in protected and slot not in self.pinned]
+            for queue in (self.once, self.again)
+        )
+        left, victims = len(self.once), list[int]()
+        while len(victims) < n and (once or again):
+            first, second = (once, again) if left > self.target else (again, once)
+            victims.append((first or second).pop(0))
+            left -= victims[-1] in self.once
+        return victims
+
+    def evict(self, slot: int) -> None:
+        ghosts = self.once_ghosts if slot in self.once else self.again_ghosts
+        ghosts.append(self.keys[slot])
+        del ghosts[:-SIZE]
+        self.remove(slot)
+
+
+class AgainstModel(RuleBasedStateMachine):
+    some = st.lists(st.integers(0, SIZE - 1), max_size=SIZE, unique=True)
+    some_keys = st.lists(st.sampled_from(list(map(key, "abcdefghijklmn"))), unique=True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arc, self.model = ARC(SIZE), Model()
+
+    def known(self, some: list[int]) -> list[int]:
+        return [slot for slot in some if slot in self.model.keys]
+
+    @rule(some=some, some_keys=some_keys)
+    def insert(self, some: list[int], some_keys: list[Key]) -> None:
+        slots = [slot for slot in some if slot not in self.model.keys]
+        new = [k for k in some_keys if k not in self.model.keys.values()]
+        pairs = list(zip(slots, new, strict=False))
+        self.arc.insert([slot for slot, _ in pairs], [k for _, k in pairs])
+        for slot, k in pairs:
+            self.model.insert(slot, k)
+
+    @rule(some=some)
+    def touch(self, some: list[int]) -> None:
+        self.arc.touch(some)
+        for slot in some:
+            self.model.touch(slot)
+
+    @rule(some=some, reused=st.sets(st.integers(0, SIZE - 1)), tail_first=st.booleans())
+    def settle(self, some: list[int], reused: set[int], tail_first: bool) -> None:
+        self.arc.settle(some, map(reused.__contains__, some), tail_first=tail_first)
+        for slot in reversed(some) if tail_first else some:
+            self.model.settle(slot, slot in reused)
+
+    @rule(some=some, hit=st.booleans())
+    def pin(self, some: list[int], hit: bool) -> None:
+        known = self.known(some)
+        self.arc.pin(known, hit=hit)
+        for slot in known:
+            self.model.pin(slot, hit)
+
+    @rule(some=some)
+    def unpin(self, some: list[int]) -> None:
+        self.arc.unpin(some)
+        for slot in some:
+            self.model.unpin(slot)
+
+    @rule(some=some)
+    def remove(self, some: list[int]) -> None:
+        self.arc.remove(some)
+        for slot in some:
+            self.model.remove(slot)
+
+    @rule(size=st.floats(0, SIZE))
+    def aim(self, size: float) -> None:
+        self.arc.target = self.model.target = size
+
+    @rule(n=st.integers(0, SIZE), protected=st.sets(st.sampled_from([A, B, C])))
+    def evict(self, n: int, protected: set[int]) -> None:
+        victims = self.model.victims(n, protected)
+        assert self.arc.peek(n, protected) == (victims, 0)
+        if len(victims) < n:
+            assert self.arc.evict(n, protected) is None
+            return
+        assert self.arc.evict(n, protected) == (victims, 0)
+        for slot in victims:
+            self.model.evict(slot)
+
+    @invariant()
+    def same_order(self) -> None:
+        order = self.model.victims(SIZE)
+        assert self.arc.peek(SIZE) == (order, 0)
+        assert len(self.arc) == len(order)
+        assert [slot for slot in range(SIZE) if slot in self.arc] == sorted(order)
+
+    @invariant()
+    def same_balance(self) -> None:
+        arc, model = self.arc, self.model
+        assert arc.target == model.target
+        for ghosts, expected in (
+            (arc._once_ghosts, model.once_ghosts),
+            (arc._again_ghosts, model.again_ghosts),
+        ):
+            found = ghosts._place_of.keys_in(chain.from_iterable(ghosts._order))
+            assert found == short_names(expected).tolist()
+
+
+TestAgainstModel = AgainstModel.TestCase
+TestAgainstModel.settings = settings(max_examples=100)

@@ -2,14 +2,13 @@
 """Least recently used, with demotion: two queues, the demoted one is emptied first."""
 
 from collections.abc import Container, Sequence
-from itertools import filterfalse, islice
 from typing import Final
 
 import numpy as np
 
 from tiercache.blocks import Key
 from tiercache.policies.base import Policy, SomeSlots, Victims, numbers
-from tiercache.slotqueue import SlotQueue, Slots
+from tiercache.slotqueue import SlotQueue
 
 _FREE: Final = 0
 _HELD: Final = 1
@@ -81,16 +80,7 @@ class LRU(Policy):
         return Victims(demoted + live, len(demoted))
 
     def _first(self, queue: SlotQueue, n: int, protected: Container[int]) -> list[int]:
-        found: list[int] = []
-        for slots in queue if n else ():
-            free = filterfalse(protected.__contains__, numbers(self._unpinned(slots)))
-            found += islice(free, n - len(found))
-            if len(found) == n:
-                break
-        return found
-
-    def _unpinned(self, slots: Slots) -> Slots:
-        return slots[self._pins[slots] == _FREE] if self._pinned else slots
+        return queue.first(n, protected, self._pins if self._pinned else None)
 
     def evict(self, n: int, protected: Container[int] = ()) -> Victims | None:
         victims = self.peek(n, protected)
@@ -107,7 +97,7 @@ class LRU(Policy):
 
     @property
     def demoted(self) -> int:
-        return sum(len(self._unpinned(slots)) for slots in self._demoted)
+        return sum(int(np.count_nonzero(self._pins[slots] == _FREE)) for slots in self._demoted)
 
     def demoted_of(self, slots: SomeSlots) -> Sequence[int]:
         if not len(self._demoted):

@@ -15,7 +15,7 @@ from tests.core_helpers import key, names
 from tests.tiers.nvme.policy_helpers import ByKey, by_key
 from tiercache.blocks import Key
 from tiercache.errors import ConfigError
-from tiercache.tiers.nvme.ghosts import short_names
+from tiercache.ghosts import short_names
 from tiercache.tiers.nvme.policy import DISK_POLICIES, S3FIFO, make_disk_policy
 
 CAPACITY = 10

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from tiercache.blocks import Key
 from tiercache.errors import ConfigError
+from tiercache.ghosts import NAME, Ghosts, Names, short_names
 from tiercache.slotqueue import Mask, SlotQueue, Slots
-from tiercache.tiers.nvme.ghosts import NAME, Ghosts, Names, short_names
 
 
 class DiskPolicy(ABC):
@@ -110,8 +110,8 @@ class FIFO(DiskPolicy):
         self._demoted.remove(known)
 
     def victims(self, n: int, held: Container[int] = ()) -> list[int]:
-        demoted = _first(self._demoted, n, held)
-        return demoted + _first(self._live, n - len(demoted), held)
+        demoted = self._demoted.first(n, held)
+        return demoted + self._live.first(n - len(demoted), held)
 
     def __len__(self) -> int:
         return len(self._demoted) + len(self._live)
@@ -195,7 +195,7 @@ class S3FIFO(DiskPolicy):
         return victims
 
     def _select(self, n: int, held: Container[int]) -> tuple[list[int], "_Sweep"]:
-        demoted = _first(self._demoted, n, held)
+        demoted = self._demoted.first(n, held)
         sweep = _Sweep(self._small, self._main, self._uses, held)
         sweep.run(n - len(demoted))
         return demoted, sweep
@@ -275,16 +275,6 @@ def _move(slots: Slots, *queues: SlotQueue, to: SlotQueue) -> None:
         if queue is not to:
             queue.remove(known)
     to.put_last(known)
-
-
-def _first(queue: SlotQueue, n: int, held: Container[int]) -> list[int]:
-    """The first ``n`` slots of a queue but ``held``, or fewer."""
-    found: list[int] = []
-    for part in queue if n else ():
-        found += [slot for slot in part.tolist() if slot not in held]
-        if len(found) >= n:
-            break
-    return found[:n]
 
 
 def _with_uses(

@@ -37,6 +37,10 @@ class Ghosts:
         self._order = SlotQueue(n)
         self._order.put_last(np.arange(n))
 
+    def __len__(self) -> int:
+        """Number of names that are remembered."""
+        return len(self._place_of)
+
     def remember(self, names: Names) -> None:
         """Add names as the youngest, the last one the youngest; the oldest are forgotten."""
         new = list(dict.fromkeys(names.tolist()[::-1]))[: self._n][::-1]
@@ -54,5 +58,6 @@ class Ghosts:
     def _forget(self, names: list[Key]) -> set[Key]:
         """Free the places of those names that have one, and return these names."""
         known = set(self._place_of.known(names))
-        self._order.put_first(np.array(self._place_of.take(known), np.int64))
+        if known:
+            self._order.put_first(np.array(self._place_of.take(known), np.int64))
         return known

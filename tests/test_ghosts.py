@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.core_helpers import key
 from tiercache.blocks import Key, make_key
+from tiercache.ghosts import Ghosts, short_names
 from tiercache.keytable import PARTS
-from tiercache.tiers.nvme.ghosts import Ghosts, short_names
 
 
 def test_short_hashes_of_a_group_have_names_of_their_own() -> None:
@@ -65,6 +65,7 @@ class AgainstModel(RuleBasedStateMachine):
         order = list(chain.from_iterable(self.ghosts._order))
         assert self.ghosts._place_of.keys_in(order) == short_names(self.model).tolist()
         assert sorted(order) == list(range(self.n))
+        assert len(self.ghosts) == len(self.model)
 
 
 TestAgainstModel = AgainstModel.TestCase
