@@ -162,11 +162,14 @@ class ModelServer:
                 self.free[batch.group_id] += batch.slots
 
     def _must_take(self, batch: Batch) -> bool:
-        """Whether there is no reason to decline: nothing is under way, or wrong."""
+        """Whether there is no reason to decline: nothing is under way, or wrong, or too much."""
         group = self.tier._groups[batch.group_id]
+        fits = len(batch.keys) <= group.table.slots
         idle = not any(job.batch.group_id == batch.group_id for job in self.running.values())
         whole = not len(group.table._withheld)
-        return idle and whole and self.tier._ledger.is_current and self.tier.stats().healthy
+        return (
+            fits and idle and whole and self.tier._ledger.is_current and self.tier.stats().healthy
+        )
 
     def load(self, keys: Iterable[Key]) -> None:
         for batch in self.batches(keys):

@@ -18,7 +18,7 @@ from tiercache.errors import DamageError, FormatError
 from tiercache.tiers.nvme import tree
 from tiercache.tiers.nvme.environment import DATA
 from tiercache.tiers.nvme.findings import Audit, Check, Facts, Finding, Remedy
-from tiercache.tiers.nvme.namespace import FORMAT, META, namespace
+from tiercache.tiers.nvme.namespace import FORMAT, LOCK, META, namespace
 from tiercache.tiers.nvme.offline import OfflineNamespace, StoredEntry
 from tiercache.tiers.nvme.pages import Location, is_intact, page_at
 from tiercache.tiers.nvme.records import checksum
@@ -71,15 +71,18 @@ def _look(found: OfflineNamespace, capacity: int | None) -> Audit:
     seen = tree.scan(found.directory)
     facts = Facts()
     findings = [*_meta(found, seen)]
-    if not _is_lost(findings):
-        owner = found.directory.stat().st_uid
-        findings += tree.check(
-            found.directory,
-            seen,
-            found.record_bytes,
-            segment_bytes=found.segment_bytes,
-            owner=owner,
-        )
+    files = tree.check(
+        found.directory,
+        seen,
+        found.record_bytes,
+        segment_bytes=found.segment_bytes,
+        owner=found.directory.stat().st_uid,
+    )
+    if _is_lost(findings):
+        # All goes but the lock, which whoever puts it right must be able to take.
+        findings += [one for one in files if one.path == found.directory / LOCK]
+    else:
+        findings += files
         sizes = tree.segment_sizes(seen)
         findings += _index(found, sizes, facts)
         facts.segments = sum(map(len, sizes.values()))

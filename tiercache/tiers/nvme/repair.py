@@ -62,8 +62,10 @@ def _apply(directory: Path, findings: Iterable[Finding]) -> None:
     for remedy, act in _ON_FILES.items():
         for finding in by_remedy.get(remedy, ()):
             assert finding.path is not None
-            act(directory, finding)
-    if Remedy.CLEAR not in by_remedy and Remedy.EMPTY not in by_remedy:
+            # What a remedy for the whole namespace has removed needs none of its own.
+            if remedy in _WHOLE or os.path.lexists(finding.path):
+                act(directory, finding)
+    if _WHOLE.isdisjoint(by_remedy):
         _change_index(directory, by_remedy)
 
 
@@ -126,6 +128,7 @@ def _empty(directory: Path, _: Finding) -> None:
             remove(path)
 
 
+_WHOLE: Final = frozenset({Remedy.EMPTY, Remedy.CLEAR})
 _ON_FILES: Final[dict[Remedy, Callable[[Path, Finding], None]]] = {
     Remedy.EMPTY: _empty,
     Remedy.CLEAR: _clear,
