@@ -6,12 +6,13 @@ environment has to be prepared first.
 """
 
 import gc
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from lab import environment
 from lab.arguments import engine_arguments
@@ -20,6 +21,10 @@ from lab.recipes import Recipe
 from lab.transfers import Transfer
 
 SETTLE_PROMPT_TOKENS = 8
+#: Tokens whose log-probabilities differ by less are as likely, in the models' 16 bits.
+TIE: Final = 0.1
+#: Tokens whose probabilities are kept at each choice.
+CHOICES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,25 @@ class Answer:
     prompt_tokens: int
     cached_tokens: int
     ttft_ms: float
+    choices: tuple[Mapping[int, float], ...] = ()
+    """For each token, the likeliest ones there and their log-probabilities."""
+
+    def agrees(self, other: "Answer") -> bool:
+        """Whether both say the same, up to a choice between two tokens that are as likely.
+
+        What is computed in other parts, as the rest of a prompt is after a restore, has other last
+        bits, and which of two tokens wins then depends on the processor. What they say after that
+        is not compared.
+        """
+        pairs = zip(self.tokens, other.tokens, strict=False)
+        at = next((at for at, (one, two) in enumerate(pairs) if one != two), None)
+        if at is None:
+            return len(self.tokens) == len(other.tokens)
+        one, two = self.tokens[at], other.tokens[at]
+        return all(
+            abs(choices[at].get(one, -math.inf) - choices[at].get(two, math.inf)) < TIE
+            for choices in (self.choices, other.choices)
+        )
 
 
 class Engine:
@@ -179,15 +203,17 @@ def _prompt(tokens: Sequence[int]) -> Any:
 def _greedy(max_tokens: int) -> Any:
     from vllm import SamplingParams
 
-    return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+    return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, logprobs=CHOICES)
 
 
 def _answer(output: Any) -> Answer:
+    said = output.outputs[0]
     return Answer(
-        tokens=tuple(output.outputs[0].token_ids),
+        tokens=tuple(said.token_ids),
         prompt_tokens=len(output.prompt_token_ids),
         cached_tokens=output.num_cached_tokens,
         ttft_ms=output.metrics.first_token_latency * 1e3,
+        choices=tuple({token: each.logprob for token, each in at.items()} for at in said.logprobs),
     )
 
 

@@ -61,7 +61,7 @@ class Run:
             restored_tokens=min(play.returned.cached_tokens for play in plays),
             ttft_ms=round(median(play.returned.ttft_ms for play in plays), 1),
             others_cached=round(min(play.others_cached for play in plays), 4),
-            tokens_equal=all(play.returned.tokens == play.cold.tokens for play in plays),
+            tokens_equal=all(play.returned.agrees(play.cold) for play in plays),
         )
 
 
