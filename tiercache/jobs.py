@@ -17,7 +17,7 @@ from tiercache.tiers.base import Batch, Done, SecondaryTier
 
 #: Entries of which a step of the engine hears from tiers at most, as many for which it has them
 #: load, and as many store: 5 to 10 microseconds each.
-STEP_KEYS = 1024
+STEP_KEYS = 512
 
 Then = Callable[[Done], None]
 

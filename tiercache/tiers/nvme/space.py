@@ -21,8 +21,8 @@ from tiercache.tiers.nvme.policy import DiskPolicy
 
 #: What a directory or a small file occupies.
 BLOCK_BYTES: Final = 4096
-#: Victims at once, where fewer would do: 1 to 5 ms, in which the engine's scheduler waits.
-MAX_VICTIMS: Final = 2048
+#: Victims at once, where fewer would do: a millisecond, in which the scheduler waits.
+MAX_VICTIMS: Final = 512
 DAY_S: Final = 86_400.0
 BURST_SHARE: Final = 24
 """An hour's share of the day may be written at once."""
