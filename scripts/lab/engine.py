@@ -6,58 +6,34 @@ environment has to be prepared first.
 """
 
 import gc
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from lab import environment
 from lab.arguments import engine_arguments
 from lab.models import model_path
 from lab.recipes import Recipe
+from lab.said import CHOICES, Said
 from lab.transfers import Transfer
 
 SETTLE_PROMPT_TOKENS = 8
-#: Tokens whose log-probabilities differ by less are as likely, in the models' 16 bits.
-TIE: Final = 0.1
-#: Tokens whose probabilities are kept at each choice.
-CHOICES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Said):
     """What came back for one prompt, and what vLLM did not have to compute for it.
 
     ``ttft_ms`` is vLLM's own figure: from the arrival of the prompt to its first token, queueing
     and restoring included.
     """
 
-    tokens: tuple[int, ...]
     prompt_tokens: int
     cached_tokens: int
     ttft_ms: float
-    choices: tuple[Mapping[int, float], ...] = ()
-    """For each token, the likeliest ones there and their log-probabilities."""
-
-    def agrees(self, other: "Answer") -> bool:
-        """Whether both say the same, up to a choice between two tokens that are as likely.
-
-        What is computed in other parts, as the rest of a prompt is after a restore, has other last
-        bits, and which of two tokens wins then depends on the processor. What they say after that
-        is not compared.
-        """
-        pairs = zip(self.tokens, other.tokens, strict=False)
-        at = next((at for at, (one, two) in enumerate(pairs) if one != two), None)
-        if at is None:
-            return len(self.tokens) == len(other.tokens)
-        one, two = self.tokens[at], other.tokens[at]
-        return all(
-            abs(choices[at].get(one, -math.inf) - choices[at].get(two, math.inf)) < TIE
-            for choices in (self.choices, other.choices)
-        )
 
 
 class Engine:

@@ -21,6 +21,7 @@ from lab.environment import VARIABLES
 from lab.models import model_path
 from lab.quiet import tail
 from lab.recipes import Recipe
+from lab.said import CHOICES, Said
 from lab.transfers import Transfer
 
 MODULE = "vllm.entrypoints.openai.api_server"
@@ -46,6 +47,8 @@ class Server:
             "temperature": 0,
             "ignore_eos": True,
             "return_token_ids": True,
+            "logprobs": CHOICES,
+            "return_tokens_as_token_ids": True,
         }
         answer: dict[str, Any] = json.loads(self.post("/v1/completions", body))
         return answer
@@ -113,3 +116,13 @@ def _read(request: urllib.request.Request) -> str:
     with urllib.request.urlopen(request, timeout=REQUEST_S) as response:
         text: bytes = response.read()
         return text.decode()
+
+
+def said(answer: dict[str, Any]) -> Said:
+    """What a completion says."""
+    choice = answer["choices"][0]
+    choices = (
+        {int(name.removeprefix("token_id:")): each for name, each in at.items()}
+        for at in choice["logprobs"]["top_logprobs"]
+    )
+    return Said(tuple(choice["token_ids"]), tuple(choices))

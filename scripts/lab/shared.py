@@ -19,7 +19,8 @@ from typing import Any
 from lab import transfers
 from lab.conversation import random_tokens
 from lab.recipes import QWEN3_NEXT
-from lab.server import Server, server
+from lab.said import Said
+from lab.server import Server, said, server
 from lab.store import machine, master, program
 
 SCHEMA = "tiercache.demo.shared/1"
@@ -74,7 +75,7 @@ def play(logs: Path, say: Callable[[str], object]) -> list[Answer]:
         warm, warm_s = _ask(servers[1], prompt)
         for each in servers:
             each.stop()
-    expected = cold["choices"][0]["token_ids"]
+    expected = said(cold)
     return [
         _answer("computes", cold, cold_s, expected),
         _answer("restores", warm, warm_s, expected),
@@ -87,9 +88,9 @@ def _ask(running: Server, prompt: list[int]) -> tuple[dict[str, Any], float]:
     return answer, time.monotonic() - start
 
 
-def _answer(name: str, answer: dict[str, Any], seconds: float, expected: list[int]) -> Answer:
+def _answer(name: str, answer: dict[str, Any], seconds: float, expected: Said) -> Answer:
     cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-    equal = answer["choices"][0]["token_ids"] == expected
+    equal = said(answer).agrees(expected)
     return Answer(name, cached, answer["usage"]["prompt_tokens"], seconds, equal)
 
 
