@@ -31,7 +31,8 @@ class Stand:
         tokens = [max_tokens, cached if self.broken else 0]
         details = {"cached_tokens": cached}
         usage = {"prompt_tokens": len(prompt), "prompt_tokens_details": details}
-        return {"choices": [{"token_ids": tokens}], "usage": usage}
+        logprobs = {"top_logprobs": [{f"token_id:{token}": 0.0} for token in tokens]}
+        return {"choices": [{"token_ids": tokens, "logprobs": logprobs}], "usage": usage}
 
     def get(self, path: str) -> str:
         assert path == "/metrics"
