@@ -5,7 +5,6 @@ Covers which are remembered. Who becomes a ghost, and what it gains, is up to th
 """
 
 from collections.abc import Iterable
-from itertools import chain, islice
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -45,7 +44,7 @@ class Ghosts:
         """Add names as the youngest, the last one the youngest; the oldest are forgotten."""
         new = list(dict.fromkeys(names.tolist()[::-1]))[: self._n][::-1]
         self._forget(new)
-        places = list(islice(chain.from_iterable(map(np.ndarray.tolist, self._order)), len(new)))
+        places = self._order.first(len(new))
         self._place_of.take(self._place_of.keys_in(places))
         self._place_of.put(new, places)
         self._order.put_last(np.array(places, np.int64))

@@ -9,7 +9,6 @@ from tests.core_helpers import (
     BLOCK,
     FULL,
     STATES,
-    MakeTier,
     chain,
     checkpoint,
     full,
@@ -96,7 +95,7 @@ def test_a_load_of_before_a_reset_unpins_nothing_of_after_it(filled: PrimaryTier
     assert pinned(filled) == 8
 
 
-def test_a_state_may_lie_inside_a_block(make_tier: MakeTier) -> None:
+def test_a_state_may_lie_inside_a_block() -> None:
     """The tail of a prompt: with it a block that is not whole, by the name of the same hash."""
     group, hashes = STATES[0], chain("a", 7)
     tier = PrimaryTier(

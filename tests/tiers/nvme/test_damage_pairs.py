@@ -10,20 +10,10 @@ import pytest
 
 from tests.tiers.nvme.damage_helpers import DAMAGES, STORED
 from tests.tiers.nvme.server_helpers import fill, reopened
-from tests.tiers.nvme.tier_helpers import SEGMENT_BYTES
-from tiercache.tiers.nvme.audit import audit
-from tiercache.tiers.nvme.findings import Audit
-from tiercache.tiers.nvme.offline import open_readonly
-from tiercache.tiers.nvme.repair import repair, unblock
-from tiercache.tiers.nvme.writing import held
+from tests.tiers.nvme.test_audit import fix, look
 
 #: To open a tier takes longer than all the rest: after every so many pairs.
 OPENED = 20
-
-
-def look(directory: Path) -> Audit:
-    with open_readonly(directory, segment_bytes=SEGMENT_BYTES) as pool:
-        return audit(pool.only(), share=1.0)
 
 
 def damaged_twice(directory: Path, whole: Path) -> Iterator[tuple[str, str]]:
@@ -47,10 +37,7 @@ def test_two_kinds_at_once_are_put_right(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "root", whole, symlinks=True)
     pairs = 0
     for pair in damaged_twice(directory, whole):
-        found = look(directory)
-        unblock(directory, found.findings)
-        with held(directory):
-            left = repair(directory, found.findings, segment_bytes=SEGMENT_BYTES)
+        left = fix(directory, look(directory))
         assert left.findings == look(directory).findings == (), pair
         pairs += 1
         if pairs % OPENED == 0:
